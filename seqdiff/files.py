@@ -11,10 +11,10 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from glob import glob, has_magic
+from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,81 @@ def names_files(value: str) -> bool:
     """Whether a file or a folder of that name exists, or a glob matches one."""
     plain = Path(value).expanduser()
     return plain.exists() or (has_magic(value) and bool(glob(str(plain), recursive=True)))
+
+
+def expand_files(owner: str, given: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
+    """List the files that an argument names: files, folders of files, and globs.
+
+    Args:
+        owner: Name of the argument, for messages.
+        given: Paths. A folder stands for its files with one of the suffixes, and a glob for the
+            files that it matches.
+        suffixes: Suffixes of the files in folders, without dots; ``.gz`` and ``.bgz`` may follow
+            them.
+
+    Returns:
+        The files, sorted by their paths.
+
+    Raises:
+        FileNotFoundError: If a path is no file, or a glob matches none.
+        TypeError: If a single path is given.
+        ValueError: If a folder has no such file, or a file is named twice.
+    """
+    if isinstance(given, Path):
+        raise TypeError(f"{owner} must be a tuple of paths, got {given!r}; write (path,)")
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = [file for file in path.iterdir() if has_suffix(file, suffixes)]
+            inside = [file for file in inside if file.is_file() and not file.name.startswith(".")]
+            if not inside:
+                raise ValueError(
+                    f"{owner} must be a folder with files that end in "
+                    f"{', '.join('.' + suffix for suffix in suffixes)}, got none in {path}; "
+                    "name the files"
+                )
+            found += inside
+        elif path.exists() or not has_magic(str(path)):
+            if not path.is_file():
+                raise FileNotFoundError(
+                    f"{owner} must be an existing file, got {path}; check the path"
+                )
+            found.append(path)
+        else:
+            matched = [
+                file for file in map(Path, glob(str(path), recursive=True)) if file.is_file()
+            ]
+            if not matched:
+                raise FileNotFoundError(
+                    f"{owner} must match existing files, got {path}, which matches none; check the "
+                    "path"
+                )
+            found += matched
+    real: dict[str, Path] = {}
+    for path in sorted(found):
+        first = real.setdefault(os.path.realpath(path), path)
+        if first is not path:
+            raise ValueError(
+                f"{owner} must name each file once, got {first} and {path}, which are the same "
+                "file; leave one out"
+            )
+    return list(real.values())
+
+
+def name_files(files: Sequence[Path]) -> str:
+    """Name files in a message."""
+    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1]}"
+
+
+def has_suffix(path: Path, suffixes: Collection[str]) -> bool:
+    """Return whether a name ends in one of the suffixes, which are without dots, perhaps zipped."""
+    plain = path.with_suffix("") if path.suffix in (".gz", ".bgz") else path
+    return plain.suffix.removeprefix(".") in suffixes
+
+
+def part_path(out: Path, number: int) -> Path:
+    """Return the path of a part of an output in parts, whose name has a ``*`` for the number."""
+    return out.with_name(out.name.replace("*", f"{number:05}"))
 
 
 def is_gzip(path: Path) -> bool:
@@ -59,6 +134,8 @@ def replacing(path: Path, size: int | None = None) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(target)
+    except (ChildProcessError, ConnectionError):
+        raise  # of the workers that compute the content
     except OSError as error:
         raise _unwritten(path, error, size) from error
     finally:
@@ -221,19 +298,34 @@ def owning(owner: str, folder: Path) -> Iterator[None]:
         yield
 
 
-def check_parent(owner: str, path: Path) -> None:
+def check_parent(owner: str, path: Path, *, parts: bool = False) -> None:
     """Check, before slow work, that a file can be written.
 
     Args:
         owner: Name of the argument, for the message.
         path: The file to write.
+        parts: Whether a ``*`` in its name stands for the numbers of parts, see ``part_path``.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
         IsADirectoryError: If the path is a folder itself.
-        ValueError: If the path is a pipe, a device or a socket.
+        ValueError: If the path is a pipe, a device or a socket, or has a ``*`` in its name where
+            the output is one file, or more than one.
+        FileExistsError: If there are parts already, since old ones could stay among new ones.
         OSError: If the name is invalid, or no file can be created in the folder.
     """
+    if "*" in path.name:
+        if not parts or path.name.count("*") > 1:
+            most = "one *, for the numbers of the parts" if parts else "no *, since it is one file"
+            raise ValueError(f"{owner} must have {most}, got {path}; rename it")
+        names = path.parent.glob(escape(path.name).replace("[*]", "*"))
+        old = sorted(file.name for file in names if not file.name.startswith("."))
+        if old:
+            raise FileExistsError(
+                f"{owner} must be parts that do not exist yet, got {path}, which matches "
+                f"{len(old):,} files, such as {old[0]}; choose another name, or remove them"
+            )
+        path = part_path(path, 0)
     target = _behind_links(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(
@@ -257,19 +349,21 @@ def check_parent(owner: str, path: Path) -> None:
     _probe(owner, path, _beside(target, path.suffix))
 
 
-def check_apart(owner: str, path: Path, others: Mapping[str, Path | None]) -> None:
+def check_apart(owner: str, path: Path, others: Mapping[str, Path | Sequence[Path] | None]) -> None:
     """Check, before slow work, that a file to write is none of the other files.
 
     Args:
         owner: Name of the argument, for the message.
         path: The file to write.
-        others: The other files by their flags; ``None`` for flags that are not given.
+        others: The other files by their flags, which may have several; ``None`` for flags that are
+            not given.
 
     Raises:
         ValueError: If two paths lead to the same file, with or without links.
     """
-    for flag, other in others.items():
-        if other is not None and os.path.realpath(path) == os.path.realpath(other):
+    for flag, found in others.items():
+        files = [found] if isinstance(found, Path) else found or ()
+        if os.path.realpath(path) in map(os.path.realpath, files):
             raise ValueError(f"{owner} must be another file than {flag}, got {path}; rename one")
 
 

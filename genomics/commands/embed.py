@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from seqdiff.checks import check_count
-from seqdiff.cli.options import FlatOptions
+from seqdiff.cli.options import FlatOptions, Several
 from seqdiff.extras import require_extra
-from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.files import check_apart, check_parent, expand_files, name_files, replacing
 from seqdiff.run import EngineOptions
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def embed(
     run: Path,
     /,
     *,
-    fasta: Path,
+    fasta: Annotated[tuple[Path, ...], Several],
     out: Path,
     layer: int | None = None,
     pooling: Literal["mean", "none"] = "mean",
@@ -29,11 +29,12 @@ def embed(
     device: str | None = None,
     engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
-    """Write the hidden states of each record of a FASTA file, averaged over both strands.
+    """Write the hidden states of each record of FASTA files, averaged over both strands.
 
     Args:
         run: Run directory, or name of a packaged model.
-        fasta: FASTA file, plain, gzip or bgzip.
+        fasta: FASTA files, plain, gzip or bgzip, folders, or globs in quotes. They are read in the
+            order of their paths, as if they were one file.
         out: File to write: .npz with names and embeddings (unpooled embedding_0, embedding_1, ...),
             or .h5ad for AnnData.
         layer: Number of layers after which states are taken, 0 for embedded bases; default: the
@@ -49,10 +50,12 @@ def embed(
     check_count("embed.batch_size", batch_size)
     _check_out(out, pooling)
     check_parent("embed.out", out)
-    check_apart("embed.out", out, {"--fasta": fasta})
+    from genomics.io import FASTA_SUFFIXES, read_records
+
+    files = expand_files("embed.fasta", fasta, FASTA_SUFFIXES)
+    check_apart("embed.out", out, {"--fasta": files})
     engine.check("embed", out)
     from genomics.commands.opening import load_dna_run
-    from genomics.io import read_ids
     from seqdiff.backbones import require_layer
     from seqdiff.run import check_readable
     from seqdiff.run import embed as embed_rows
@@ -61,13 +64,14 @@ def embed(
     backbone = trained.denoiser.backbone
     pooled = pooling == "mean"
     require_layer("embed", layer, backbone.num_layers)
-    records = read_ids(fasta)
+    records = {record.name: record.ids for record in read_records(files)}
     try:
         check_readable("embed", trained, records, pooled=pooled)
     except ValueError as error:
-        raise ValueError(f"{fasta}: {error}" if "record" in str(error) else str(error)) from None
+        where = f"{name_files(files)}: " if "record" in str(error) else ""
+        raise ValueError(f"{where}{error}") from None
     options = {"layer": layer, "pooling": pooling, "batch_size": batch_size}
-    with engine.start("embed", trained, out, device, {"fasta": fasta}, options) as computing:
+    with engine.start("embed", trained, out, device, {"fasta": files}, options) as computing:
         vectors = embed_rows(
             trained,
             list(records.values()),

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from seqdiff.checks import check_count
-from seqdiff.cli.options import FlatOptions
-from seqdiff.files import check_apart, check_parent
+from seqdiff.cli.options import FlatOptions, Several
+from seqdiff.files import check_apart, check_parent, expand_files
 from seqdiff.run import EngineOptions
 
 _HERE = EngineOptions()
@@ -17,7 +17,7 @@ def ism(
     run: Path,
     /,
     *,
-    fasta: Path,
+    fasta: Annotated[tuple[Path, ...], Several],
     out: Path,
     window: int | None = None,
     batch_size: int = 32,
@@ -28,7 +28,8 @@ def ism(
 
     Args:
         run: Run directory, or name of a packaged model.
-        fasta: FASTA file, plain, gzip or bgzip.
+        fasta: FASTA files, plain, gzip or bgzip, folders, or globs in quotes. They are read in the
+            order of their paths, as if they were one file.
         out: .npz file to write: names, sequences, and effect_0, effect_1, ... in their order.
         window: Bases of the window around a position; default: the length of a training row.
         batch_size: Rows per network call.
@@ -42,12 +43,14 @@ def ism(
     if out.suffix != ".npz":
         raise ValueError(f"ism.out must end in .npz, got {out}; rename it")
     check_parent("ism.out", out)
-    check_apart("ism.out", out, {"--fasta": fasta})
+    from genomics.io import FASTA_SUFFIXES, read_records
+
+    files = expand_files("ism.fasta", fasta, FASTA_SUFFIXES)
+    check_apart("ism.out", out, {"--fasta": files})
     engine.check("ism", out)
     import numpy as np
 
     from genomics.commands.opening import choose_window, load_dna_run
-    from genomics.io import read_ids, require_known
     from genomics.sequence import MASK_ID, can_mask, decode
     from genomics.variants import mutate_records
     from seqdiff.files import replacing
@@ -59,12 +62,17 @@ def ism(
             f"{trained.denoiser.description}; seqdiff variants supports every process"
         )
     window = choose_window("ism", trained, window)
-    records = read_ids(fasta)
-    require_known("ism", fasta, records)
-    known = sum(int((ids != MASK_ID).sum()) for ids in records.values())
+    records, known = {}, 0
+    for path, name, ids in read_records(files):
+        if not (count := int((ids != MASK_ID).sum())):
+            raise ValueError(
+                f"{path}: record {name!r}: ism must have a known base, got {len(ids):,} unknown "
+                "bases; remove the record"
+            )
+        records[name], known = ids, known + count
     bases = np.array([decode(ids) for ids in records.values()])
     options = {"window": window, "batch_size": batch_size}
-    with engine.start("ism", trained, out, device, {"fasta": fasta}, options) as computing:
+    with engine.start("ism", trained, out, device, {"fasta": files}, options) as computing:
         effects = mutate_records(
             trained, list(records.values()), window=window, batch_size=batch_size, engine=computing
         )

@@ -8,9 +8,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from seqdiff.checks import check_count, check_seed
-from seqdiff.cli.options import FlatOptions
-from seqdiff.files import check_apart, check_parent
+from seqdiff.cli.options import FlatOptions, Several
+from seqdiff.files import check_apart, expand_files
 from seqdiff.run import EngineOptions
+from seqdiff.tables import check_table
 
 if TYPE_CHECKING:
     from seqdiff.likelihood import Estimator
@@ -23,7 +24,7 @@ def variants(
     run: Path,
     /,
     *,
-    vcf: Path,
+    vcf: Annotated[tuple[Path, ...], Several],
     fasta: Path,
     out: Path,
     score: Literal["both", "likelihood", "marginal"] | None = None,
@@ -34,13 +35,15 @@ def variants(
     device: str | None = None,
     engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
-    """Score the variants of a VCF file on both strands: likelihood ratio and masked marginal.
+    """Score the variants of VCF files on both strands: likelihood ratio and masked marginal.
 
     Args:
         run: Run directory, or name of a packaged model.
-        vcf: VCF file, plain, gzip or bgzip.
+        vcf: VCF files, plain, gzip or bgzip, folders, or globs in quotes. They are read in the
+            order of their paths, as if they were one file.
         fasta: Genome that the REF column agrees with.
-        out: Tab-separated table to write.
+        out: Table to write, tab-separated, or Parquet if it ends in .parquet; a * in the name, in
+            quotes, writes parts of 100,000 rows.
         score: marginal takes 2 network passes per site; likelihood takes 64 per site and 64 per
             ALT; default: both, or likelihood for a run with other noise than masks.
         window: Bases of the window around a variant; default: the length of a training row.
@@ -56,8 +59,9 @@ def variants(
     """
     check_count("variants.batch_size", batch_size)
     check_seed("variants.seed", seed)
-    check_parent("variants.out", out)
-    check_apart("variants.out", out, {"--vcf": vcf, "--fasta": fasta})
+    check_table("variants.out", out)
+    files = expand_files("variants.vcf", vcf, ("vcf",))
+    check_apart("variants.out", out, {"--vcf": files, "--fasta": fasta})
     engine.check("variants", out)
     if score == "marginal" and evaluations is not None:
         raise ValueError(
@@ -79,7 +83,7 @@ def variants(
     estimator = _choose_estimator(trained, evaluations)
     window = choose_window("variants", trained, window)
     genome = load_genome(fasta)
-    found = survey(vcf, genome, window, only_marginal=score == "marginal")
+    found = survey(files, genome, window, only_marginal=score == "marginal")
     scoring = Scoring(
         window,
         estimator if score != "marginal" else None,
@@ -87,9 +91,9 @@ def variants(
         seed=seed,
         batch_size=batch_size,
     )
-    began, files = perf_counter(), {"vcf": vcf, "fasta": fasta}
-    with engine.start("variants", trained, out, device, files, vars(scoring)) as computing:
-        write_table(out, vcf, genome, trained, scoring, total=found.alleles, engine=computing)
+    began, inputs = perf_counter(), {"vcf": files, "fasta": fasta}
+    with engine.start("variants", trained, out, device, inputs, vars(scoring)) as computing:
+        write_table(out, files, genome, trained, scoring, total=found.alleles, engine=computing)
     rate = (found.alleles - found.refused) / (perf_counter() - began)
     print(f"{out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
 

@@ -1,11 +1,11 @@
 from .bed import read_bed as read_bed
 from .bed import read_intervals as read_intervals
 from .downloads import fetch as fetch
+from .fasta import FastaRecord as FastaRecord
 from .fasta import check_file as check_file
-from .fasta import read_ids as read_ids
+from .fasta import read_records as read_records
 from .fasta import read_templates as read_templates
 from .fasta import read_text as read_text
-from .fasta import require_known as require_known
 from .fasta import write_fasta as write_fasta
 from .fasta import write_samples as write_samples
 from .genome import Genome as Genome
@@ -17,6 +17,7 @@ from .motifs import consensus as consensus
 from .motifs import count_hits as count_hits
 from .motifs import read_motifs as read_motifs
 from .motifs import write_motifs as write_motifs
+from .records import FASTA_SUFFIXES as FASTA_SUFFIXES
 from .tables import SequenceTable as SequenceTable
 from .tables import canonical as canonical
 from .tables import hashed_fraction as hashed_fraction

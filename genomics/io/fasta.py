@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 
-from genomics.sequence import ENCODE_TABLE, MASK_ID, UPPER_TABLE, check_encoded, encode
+from genomics.sequence import ENCODE_TABLE, UPPER_TABLE, check_encoded, encode
 from seqdiff.files import is_gzip, replacing
 
 _CHUNK = 1 << 22
@@ -87,15 +89,39 @@ def read_encoded(
     return _read(path, ENCODE_TABLE, on_progress)
 
 
-def read_ids(path: Path) -> dict[str, UInt8[np.ndarray, " L"]]:
-    """Read a whole FASTA file as ids ``0..4`` by record name, in file order.
+class FastaRecord(NamedTuple):
+    """A record of a FASTA file.
+
+    Attributes:
+        path: The file.
+        name: The header up to the first blank.
+        ids: Ids ``0..4`` of the bases.
+    """
+
+    path: Path
+    name: str
+    ids: UInt8[np.ndarray, " L"]
+
+
+def read_records(files: Iterable[Path]) -> Iterator[FastaRecord]:
+    """Stream the records of FASTA files, one at a time, as if the files were one.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the file is not valid, see ``read_encoded``.
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a file is not valid, see ``read_encoded``, or two files have a record of the
+            same name.
     """
-    records = _join(_read(path, ENCODE_TABLE))
-    return {name: np.frombuffer(ids, np.uint8) for name, ids in records.items()}
+    found: dict[str, Path] = {}
+    for path in files:
+        for name, pieces in groupby(read_encoded(path), key=itemgetter(0)):
+            if name in found:
+                raise ValueError(
+                    f"{path}: record {name!r}: two files must not have records of the same name, "
+                    f"got one in {found[name]} too; rename it, or leave out a file"
+                )
+            found[name] = path
+            ids = b"".join(piece for _, piece in pieces)
+            yield FastaRecord(path, name, np.frombuffer(ids, np.uint8))
 
 
 def read_templates(path: Path) -> list[tuple[str, str]]:
@@ -109,25 +135,6 @@ def read_templates(path: Path) -> list[tuple[str, str]]:
         ValueError: If the file is not valid, see ``read_encoded``.
     """
     return [(name, text.decode("ascii")) for name, text in _join(_read(path, UPPER_TABLE)).items()]
-
-
-def require_known(owner: str, path: Path, records: dict[str, UInt8[np.ndarray, " L"]]) -> None:
-    """Check that every record contains a known base.
-
-    Args:
-        owner: Command or argument for the error message.
-        path: File of the records.
-        records: Ids by record name.
-
-    Raises:
-        ValueError: If a record consists of N only.
-    """
-    for name, ids in records.items():
-        if not (ids != MASK_ID).any():
-            raise ValueError(
-                f"{path}: record {name!r}: {owner} must have a known base, got {len(ids):,} "
-                "unknown bases; remove the record"
-            )
 
 
 def _join(pieces: Iterator[tuple[str, bytes]]) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -15,26 +16,31 @@ if TYPE_CHECKING:
     from seqdiff.data import Tokenizer
 
 
+FASTA_SUFFIXES = ("fa", "fasta", "fna")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FastaReader:
     """A ``seqdiff.data.Reader`` of FASTA files.
 
     Attributes:
-        fasta: FASTA file, plain, gzip or bgzip; N and IUPAC codes are context and not counted.
+        fasta: FASTA file, plain, gzip or bgzip, or a folder or glob of them; N and IUPAC codes are
+            context and not counted.
         rc: mean scores both strands and averages their nats.
     """
 
     fasta: Path | None = None
     rc: Literal["none", "mean"] = "none"
-    suffixes: ClassVar = ("fa", "fasta", "fna")
+    suffixes: ClassVar = FASTA_SUFFIXES
 
-    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
+    def read(self, files: Sequence[Path], tokenizer: Tokenizer) -> list[Record]:
         """Read the records.
 
         Raises:
-            ValueError: If the model is not one of DNA, or the file is not valid FASTA.
+            ValueError: If the model is not one of DNA, a file is not valid FASTA, or a name occurs
+                in two files.
         """
-        from genomics.io.fasta import read_ids
+        from genomics.io.fasta import read_records
         from genomics.sequence import DNATokenizer
 
         if tokenizer.fingerprint != DNATokenizer().fingerprint:
@@ -43,7 +49,7 @@ class FastaReader:
                 f"{tokenizer.fingerprint}; choose another run"
             )
         both = self.rc == "mean"
-        return [_record(name, ids, both=both) for name, ids in read_ids(path).items()]
+        return [_record(name, ids, both=both) for _, name, ids in read_records(files)]
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:

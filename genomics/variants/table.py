@@ -1,9 +1,10 @@
-"""Score the alleles of a VCF file into a table with one line per alternative allele."""
+"""Score the alleles of VCF files into a table with one row per alternative allele."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -15,22 +16,24 @@ import numpy as np
 from genomics.io import Genome, Variant, read_vcf
 from genomics.variants.effects import (
     AlleleWindows,
-    LikelihoodRatio,
     Refusal,
     allele_windows,
     likelihood_ratios,
     masked_marginals,
     refusal,
 )
-from seqdiff.cells import printable, write_cell
-from seqdiff.files import replacing
+from seqdiff.cells import printable
+from seqdiff.files import name_files
 from seqdiff.likelihood import Estimator
-from seqdiff.run import MISSING, Engine, Run, Shard
+from seqdiff.run import Engine, Run, Shard
+from seqdiff.tables import Cell, writing_table
 
-COLUMNS = (
-    *("chrom", "pos", "id", "ref", "alt", "line"),
-    *("llr", "standard_error", "low", "high", "marginal", "status"),
-)
+_SCORES = ("llr", "standard_error", "low", "high", "marginal")
+COLUMNS = {
+    **{"chrom": str, "pos": int, "id": str, "ref": str, "alt": str, "line": int},
+    **dict.fromkeys(_SCORES, float),
+    "status": str,
+}
 _CHUNK = 256
 _LISTED = 10
 
@@ -76,67 +79,86 @@ class Scoring:
     batch_size: int
 
 
-def survey(vcf: Path, genome: Genome, window: int, *, only_marginal: bool = False) -> Survey:
-    """Read a whole VCF file and warn on standard error about alleles that cannot be scored.
+def survey(
+    files: Sequence[Path], genome: Genome, window: int, *, only_marginal: bool = False
+) -> Survey:
+    """Read whole VCF files and warn on standard error about alleles that cannot be scored.
 
     Args:
-        vcf: The VCF file.
+        files: The VCF files.
         genome: Genome of the variants.
         window: Bases of a window around a variant.
         only_marginal: Whether nothing but masked marginals is computed, which indels do not have.
 
     Raises:
-        ValueError: If the file is not valid, names a chromosome that the genome lacks, or has no
-            allele that can be scored.
+        ValueError: If a file is not valid or names a chromosome that the genome lacks, or no file
+            has an allele that can be scored.
     """
-    found, reason = Survey(), "the file holds no variant"
-    for variant, problem in _checked(vcf, genome, window, only_marginal):
+    found, reason = Survey(), "there is no variant"
+    for allele in _read_alleles(files, genome, window, only_marginal):
         found.alleles += 1
+        problem, place = allele.problem, f"{allele.path}:{allele.variant.line}"
         if problem is None:
             continue
         found.refused += 1
         found.mismatches += problem.mismatch
-        reason = f"the last: line {variant.line}: {problem.reason}"
+        reason = f"the last: {place}: {problem.reason}"
         if found.refused <= _LISTED:
             print(
-                f"seqdiff: warning: {vcf}:{variant.line}: not scored: {printable(problem.reason)}",
+                f"seqdiff: warning: {place}: not scored: {printable(problem.reason)}",
                 file=sys.stderr,
             )
     if found.refused > _LISTED:
         more = found.refused - _LISTED
-        print(f"seqdiff: warning: {vcf}: {more:,} more are not scored", file=sys.stderr)
+        print(
+            f"seqdiff: warning: {name_files(files)}: {more:,} more are not scored", file=sys.stderr
+        )
     if found.alleles == found.refused:
         raise ValueError(
-            f"variants.vcf must hold a variant that can be scored, got {vcf} with 0 of "
-            f"{found.alleles:,} alleles ({reason}); check that it is of this genome"
+            f"variants.vcf must hold a variant that can be scored, got {name_files(files)} with 0 "
+            f"of {found.alleles:,} alleles ({reason}); check that it is of this genome"
         )
     return found
 
 
-def _checked(
-    vcf: Path, genome: Genome, window: int, only_marginal: bool
-) -> Iterator[tuple[Variant, Refusal | None]]:
-    """Yield every allele with the reason why it cannot be scored, if any."""
-    for variant in read_vcf(vcf):
-        try:
-            problem = refusal(variant, genome, window)
-        except ValueError as error:
-            raise ValueError(f"{vcf}:{variant.line}: {error}") from error
-        if problem is None and only_marginal and len(variant.ref) != len(variant.alt):
-            problem = Refusal("an indel has no masked marginal")
-        yield variant, problem
+class _Allele(NamedTuple):
+    """An allele of a file.
+
+    Attributes:
+        path: The file.
+        variant: The allele, with its line in the file.
+        line: Its line in the concatenation of the files, which has the header of the first.
+        problem: The reason why it cannot be scored, if any.
+    """
+
+    path: Path
+    variant: Variant
+    line: int
+    problem: Refusal | None
 
 
-class _Chunk(NamedTuple):
-    """Some alleles, with the reasons why some are not scored, and the windows of the others."""
-
-    alleles: tuple[tuple[Variant, Refusal | None], ...]
-    windows: list[AlleleWindows]
+def _read_alleles(
+    files: Iterable[Path], genome: Genome, window: int, only_marginal: bool
+) -> Iterator[_Allele]:
+    last = 0
+    for path in files:
+        before: int | None = None  # lines of the concatenation before the file, less its header
+        for variant in read_vcf(path):
+            if before is None:
+                before = last + 1 - variant.line if last else 0
+            last = before + variant.line
+            try:
+                problem = refusal(variant, genome, window)
+            except ValueError as error:
+                raise ValueError(f"{path}:{variant.line}: {error}") from error
+            if problem is None and only_marginal and len(variant.ref) != len(variant.alt):
+                problem = Refusal("an indel has no masked marginal")
+            yield _Allele(path, variant, last, problem)
 
 
 def write_table(
     out: Path,
-    vcf: Path,
+    files: Sequence[Path],
     genome: Genome,
     run: Run,
     scoring: Scoring,
@@ -144,73 +166,76 @@ def write_table(
     total: int,
     engine: Engine | None = None,
 ) -> None:
-    """Score a VCF file with a progress bar and write the table atomically.
+    """Score VCF files with a progress bar and write the table atomically.
 
     Args:
-        out: Tab-separated output file with a header line.
-        vcf: The VCF file.
+        out: The table, see ``seqdiff.tables.writing_table``.
+        files: The VCF files.
         genome: Genome of the variants.
         run: The model.
         scoring: Settings of the scores.
-        total: Number of alleles in the file, from ``survey``.
+        total: Number of alleles in the files, from ``survey``.
         engine: Where to compute; by default in this process.
 
     Raises:
         OSError: If the table cannot be written.
     """
-    work, chunks = partial(_score, scoring=scoring), _chunks(vcf, genome, scoring)
-    with replacing(out) as temporary, temporary.open("wb") as file:
-        file.write(("\t".join(COLUMNS) + "\n").encode())
-        for part in (engine or Engine()).map("scoring variants", work, run, chunks, total):
-            file.write(part["lines"].tobytes())
+    # The alleles of the shards whose results have not come yet.
+    waiting: deque[tuple[_Allele, ...]] = deque()
 
+    def shards() -> Iterator[Shard]:
+        alleles = _read_alleles(files, genome, scoring.window, scoring.estimator is None)
+        while chunk := tuple(islice(alleles, _CHUNK)):
+            waiting.append(chunk)
+            windows = [
+                allele_windows(allele.variant, genome, scoring.window)
+                for allele in chunk
+                if allele.problem is None
+            ]
+            yield Shard(len(chunk), windows)
 
-def _chunks(vcf: Path, genome: Genome, scoring: Scoring) -> Iterator[Shard]:
-    alleles = _checked(vcf, genome, scoring.window, scoring.estimator is None)
-    while chunk := tuple(islice(alleles, _CHUNK)):
-        windows = [
-            allele_windows(variant, genome, scoring.window)
-            for variant, problem in chunk
-            if problem is None
-        ]
-        yield Shard(len(chunk), _Chunk(chunk, windows))
+    work = partial(_score, scoring=scoring)
+    with writing_table(out, COLUMNS) as write:
+        for part in (engine or Engine()).map("scoring variants", work, run, shards(), total):
+            write(_rows(waiting.popleft(), part, scoring))
 
 
 def _score(
-    run: Run, chunk: _Chunk, progress: Callable[[int], object], *, scoring: Scoring
+    run: Run,
+    windows: list[AlleleWindows],
+    progress: Callable[[int], object],
+    *,
+    scoring: Scoring,
 ) -> dict[str, np.ndarray]:
-    """Return the lines of the table as bytes."""
-    windows = chunk.windows
-    ratios: list[LikelihoodRatio | None] = [None] * len(windows)
-    marginals: list[float | None] = [None] * len(windows)
+    """Return the scores of some alleles, NaN where an allele has none."""
+    found = {name: np.full(len(windows), np.nan) for name in _SCORES}
     if scoring.estimator is not None:
-        ratios[:] = likelihood_ratios(
+        ratios = likelihood_ratios(
             run.denoiser,
             windows,
             estimator=scoring.estimator,
             seed=scoring.seed,
             batch_size=scoring.batch_size,
         )
+        for number, ratio in enumerate(ratios):
+            for name, value in zip(_SCORES, ratio, strict=False):
+                found[name][number] = value
     if scoring.marginal:
         marginals = masked_marginals(run.denoiser, windows, batch_size=scoring.batch_size)
-    progress(len(chunk.alleles))
-    lines = "".join("\t".join(line) + "\n" for line in _lines(chunk, scoring, ratios, marginals))
-    return {"lines": np.frombuffer(lines.encode(), np.uint8)}
+        found["marginal"][:] = [np.nan if score is None else score for score in marginals]
+    progress(len(windows))
+    return found
 
 
-def _lines(
-    chunk: _Chunk,
-    scoring: Scoring,
-    ratios: list[LikelihoodRatio | None],
-    marginals: list[float | None],
-) -> Iterator[list[str]]:
-    scores = zip(ratios, marginals, strict=True)
-    for variant, problem in chunk.alleles:
-        site = (variant.chrom, variant.pos, variant.name, variant.ref, variant.alt, variant.line)
-        ratio, marginal = next(scores) if problem is None else (None, None)
-        numbers = (*(ratio or (None,) * 4), marginal)
-        spelled = (MISSING if number is None else f"{number:.6f}" for number in numbers)
+def _rows(
+    alleles: Iterable[_Allele], scores: dict[str, np.ndarray], scoring: Scoring
+) -> Iterator[tuple[Cell, ...]]:
+    scored = zip(*(scores[name].tolist() for name in _SCORES), strict=True)
+    for _, variant, line, problem in alleles:
+        site = (variant.chrom, variant.pos, variant.name, variant.ref, variant.alt, line)
+        found = next(scored) if problem is None else (np.nan,) * len(_SCORES)
+        numbers = [None if np.isnan(number) else number for number in found]
         status = "scored" if problem is None else problem.reason
-        if problem is None and scoring.marginal and marginal is None:
+        if problem is None and scoring.marginal and numbers[-1] is None:
             status = "scored by llr only: an indel has no masked marginal"
-        yield [*(write_cell(str(cell)) for cell in site), *spelled, write_cell(status)]
+        yield (*site, *numbers, status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from contextlib import ExitStack
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
@@ -29,8 +30,9 @@ from seqdiff.cli.options import (
     parse_signals,
     part,
 )
-from seqdiff.files import check_apart, check_parent, replacing
+from seqdiff.files import check_apart, check_parent, part_path, replacing
 from seqdiff.run import EngineOptions
+from seqdiff.tables import ROWS_PER_PART
 
 if TYPE_CHECKING:
     from seqdiff.data import Templates
@@ -73,7 +75,8 @@ def sample(
         infill: File of templates to fill: known tokens stay. For DNA a FASTA file with N and IUPAC
             codes where there is something to fill, for text a .txt or .jsonl with [MASK], or
             [MASK:20] for 20 tokens.
-        out: Write the sequences to this file, whose suffix chooses the format; default: print them.
+        out: Write the sequences to this file, whose suffix chooses the format; a * in the name, in
+            quotes, writes parts of 100,000 sequences; default: print them.
         seed: Seed of the draws; default: drawn and printed.
         sampler: Name of a sampler, see seqdiff samplers; default: first_hitting for masked
             diffusion, block for block diffusion, left_to_right if autoregressive, tweedie for
@@ -109,7 +112,7 @@ def sample(
     constant = _check_signals(signal, signal_file, signal_from, num, infill)
     writer = None if out is None else find_writer(out)
     if out is not None:
-        check_parent("sample.out", out)
+        check_parent("sample.out", out, parts=True)
         check_apart("sample.out", out, {"--infill": infill})
     engine.check("sample", out, seed)
     if trace is not None:
@@ -187,8 +190,7 @@ def sample(
         )
         if out is not None:
             assert writer is not None
-            with replacing(out) as temporary:
-                writer(temporary, drawn.sequences, templates.names)
+            _write(out, writer, drawn.sequences, templates.names)
     if out is None:
         _print(trained, drawn.sequences, templates.names)
     if trace is not None and recorder is not None and drawn.sampler is not None:
@@ -310,6 +312,16 @@ def _templates(
         if templates is not None:
             return templates
     return Blanks(num, length, trained.process.unknown_id)
+
+
+def _write(out: Path, writer: Writer, sequences: list[str], names: list[str]) -> None:
+    """Write sequences to one file, or to parts."""
+    size = ROWS_PER_PART if "*" in out.name else len(names)
+    with ExitStack() as stack:
+        for number, first in enumerate(range(0, len(names), size)):
+            temporary = stack.enter_context(replacing(part_path(out, number)))
+            rows = slice(first, first + size)
+            writer(temporary, sequences[rows], names[rows])
 
 
 def _print(trained: Run, sequences: list[str], names: list[str]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, Several, extend, parse_signals
 from seqdiff.data import Reader, choose_reader, find_readers
-from seqdiff.files import check_apart, check_parent, write_bytes
+from seqdiff.files import check_apart, expand_files
 from seqdiff.run import EngineOptions, EstimatorOptions, choose_estimator
+from seqdiff.tables import check_table, writing_table
 
 _DEFAULTS = EstimatorOptions()
 _HERE = EngineOptions()
@@ -17,9 +19,8 @@ _HERE = EngineOptions()
 
 def score(
     run: Path,
-    file: Path | None = None,
     /,
-    *,
+    *files: Path,
     out: Path | None = None,
     estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
     label: str | None = None,
@@ -30,12 +31,14 @@ def score(
     engine: Annotated[EngineOptions, FlatOptions] = _HERE,
     **readers: Any,
 ) -> None:
-    """Estimate the likelihood of each sequence of a file, with its standard error.
+    """Estimate the likelihood of each sequence of files, with its standard error.
 
     Args:
         run: Run directory, or name of a packaged model.
-        file: File of sequences; its suffix chooses the format.
-        out: Write a tab-separated table to this file; default: print it.
+        files: Files of sequences, folders, or globs in quotes; the suffix chooses the format. They
+            are read in the order of their paths, as if they were one file.
+        out: Write a tab-separated table to this file, or Parquet if it ends in .parquet; a * in the
+            name, in quotes, writes parts of 100,000 rows; default: print the table.
         estimation: How the likelihood is estimated.
         label: Class to score as, for a run with labels.
         signal: Value to score given, NAME=VALUE, for a run with signals.
@@ -46,14 +49,14 @@ def score(
         readers: File options of the installed domains.
 
     Raises:
-        ValueError: If an option, the file or the run cannot be used.
+        ValueError: If an option, a file or the run cannot be used.
     """
     check_count("score.batch_size", batch_size)
     check_seed("score.seed", seed)
-    name, reader, path = _source(file, readers)
+    name, reader, found = _source(files, readers)
     if out is not None:
-        check_parent("score.out", out)
-        check_apart("score.out", out, {f"--{name}": path})
+        check_table("score.out", out)
+        check_apart("score.out", out, {f"--{name}": found})
     engine.check("score", out)
     estimator = choose_estimator("score", estimation)
     values = parse_signals("score.signal", signal)
@@ -64,10 +67,10 @@ def score(
     trained = load(run, device=engine.place("score", device))
     conditions: dict[str, Any] = {"label": label, "signal": values or None}
     trained.condition("score", **conditions)
-    records = reader.read(path, trained.tokenizer)
+    records = reader.read(found, trained.tokenizer)
     options = {**vars(estimation), **conditions, "seed": seed, "batch_size": batch_size}
     options |= {option: value for option, value in vars(reader).items() if option != name}
-    with engine.start("score", trained, out, device, {"file": path}, options) as computing:
+    with engine.start("score", trained, out, device, {"file": found}, options) as computing:
         scores = trained.score(
             records,
             **conditions,
@@ -77,7 +80,8 @@ def score(
             **vars(estimation),
         )
         if out is not None:
-            write_bytes(out, scores.to_tsv().encode())
+            with writing_table(out, scores.columns) as write:
+                write(map(scores.cells, scores))
     given = "" if label is None else f", given the label {label}"
     given += "".join(f", given {name} = {value:g}" for name, value in values.items())
     used = scores.estimator
@@ -92,35 +96,36 @@ def score(
     print(f"{out}: {about}")
 
 
-def _source(file: Path | None, given: dict[str, Reader | None]) -> tuple[str, Reader, Path]:
-    """Find the file to score, the option that names it, and its reader.
+def _source(
+    given: Sequence[Path], options: dict[str, Reader | None]
+) -> tuple[str, Reader, list[Path]]:
+    """Find the files to score, the option for them, and their reader.
 
     Raises:
-        FileNotFoundError: If it is not an existing file.
-        ValueError: If there is not exactly one file, or no reader is for it.
+        FileNotFoundError: If one does not exist.
+        ValueError: If they are named in no way or in several, or no reader is for them.
     """
     kinds = find_readers()
-    chosen = {name: given.get(name) or kind() for name, kind in kinds.items()}
-    files = {name: path for name, reader in chosen.items() if (path := getattr(reader, name))}
-    if len(files) + (file is not None) != 1:
-        options = ", ".join(f"--{name}" for name in kinds)
+    chosen = {name: options.get(name) or kind() for name, kind in kinds.items()}
+    named = {name: path for name, reader in chosen.items() if (path := getattr(reader, name))}
+    ways = len(named) + bool(given)
+    if ways != 1:
+        flags = ", ".join(f"--{name}" for name in kinds)
+        got = "no file" if ways == 0 else f"files in {ways} ways"
         raise ValueError(
-            f"score must be given one file, got {len(files) + (file is not None)}; name it after "
-            f"RUN, or by one of {options}"
+            f"score must be given files after RUN, or by one of {flags}, got {got}; name them once"
         )
-    if file is not None:
-        files = {choose_reader(file): file}
-    ((name, path),) = files.items()
-    for other, reader in given.items():
+    if given:
+        name, files = choose_reader(given)
+    else:
+        ((name, path),) = named.items()
+        files = expand_files(f"score.{name}", [path], kinds[name].suffixes)
+    for other, reader in options.items():
         if other != name and reader is not None:
             raise ValueError(
                 f"score.{name} must go without the options of --{other}; leave them out"
             )
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"score.{name} must be an existing file, got {path}; check the path"
-        )
-    return name, chosen[name], path
+    return name, chosen[name], files
 
 
 extend(score, find_readers())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from seqdiff.files import expand_files, has_suffix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,10 +38,10 @@ class Record(NamedTuple):
 
 @runtime_checkable
 class Reader(Protocol):
-    """Options of ``seqdiff score`` that read a file of sequences: a keyword-only dataclass.
+    """Options of ``seqdiff score`` that read files of sequences: a keyword-only dataclass.
 
-    The field with the name of the entry point takes the file; other fields are options of the
-    format. ``read`` imports what is slow.
+    The field with the name of the entry point takes a file, a folder or a glob; other fields are
+    options of the format. ``read`` imports what is slow.
 
     Attributes:
         suffixes: Suffixes of the files, without dots; ``.gz`` may follow them.
@@ -46,40 +49,53 @@ class Reader(Protocol):
 
     suffixes: ClassVar[tuple[str, ...]]
 
-    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
-        """Read the whole file, at least one record.
+    def read(self, files: Sequence[Path], tokenizer: Tokenizer) -> list[Record]:
+        """Read whole files, at least one record, as if they were one file.
 
         Args:
-            path: An existing file.
+            files: Existing files.
             tokenizer: Tokenizer of the run that will score the records.
 
         Raises:
-            ValueError: If the file is not valid, or the tokenizer is not for such files.
+            ValueError: If a file is not valid, or the tokenizer is not for such files.
         """
         ...
 
 
-def choose_reader(file: Path) -> str:
-    """Choose the reader of a file by its suffix.
+def choose_reader(given: Sequence[Path]) -> tuple[str, list[Path]]:
+    """Find the files to score, and choose their reader by their suffix.
+
+    Args:
+        given: Files, folders and globs.
 
     Returns:
-        The option that takes such files, see ``find_readers``.
+        The option that takes such files, see ``find_readers``, and the files in order.
 
     Raises:
-        ValueError: If there is none; lists the suffixes.
+        FileNotFoundError: If there is no such file.
+        ValueError: If no reader is for all of them; lists the suffixes.
     """
     kinds = find_readers()
-    plain = file.with_suffix("") if file.suffix in (".gz", ".bgz") else file
-    fits = [name for name, kind in kinds.items() if plain.suffix.lstrip(".") in kind.suffixes]
-    if not fits:
-        known = ", ".join("." + s for kind in kinds.values() for s in kind.suffixes)
-        raise ValueError(
-            f"score.file must end in one of {known}, perhaps with .gz, got {file}; rename it"
-        )
-    return fits[0]
+    suffixes = [suffix for kind in kinds.values() for suffix in kind.suffixes]
+    files = expand_files("score.file", given, suffixes)
+    fits = [
+        [name for name, kind in kinds.items() if has_suffix(file, kind.suffixes)] for file in files
+    ]
+    for file, names in zip(files, fits, strict=True):
+        if not names:
+            known = ", ".join("." + suffix for suffix in suffixes)
+            raise ValueError(
+                f"score.file must end in one of {known}, perhaps with .gz, got {file}; rename it"
+            )
+        if names != fits[0]:
+            raise ValueError(
+                f"score.file must be files of one format, got {files[0]} and {file}; score them "
+                "separately"
+            )
+    return fits[0][0], files
 
 
 def find_readers() -> dict[str, type[Any]]:
-    """Load the class of every installed ``Reader``, by the option that takes its file."""
+    """Load the class of every installed ``Reader``, by the option that takes its files."""
     found = sorted(entry_points(group="seqdiff.readers"), key=lambda entry: entry.name)
     return {entry.name: entry.load() for entry in found}

@@ -37,7 +37,6 @@ from .run import train as train
 from .sampler_config import build_sampler as build_sampler
 from .sampler_config import choose_sampler as choose_sampler
 from .sampler_config import list_options as list_options
-from .scoring import MISSING as MISSING
 from .scoring import Scores as Scores
 from .signals import Wanted as Wanted
 from .signals import fit_signal as fit_signal

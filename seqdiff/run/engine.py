@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -169,7 +171,7 @@ class EngineOptions:
         run: Trained,
         out: Path | None,
         device: str | None,
-        files: Mapping[str, Path | None],
+        files: Mapping[str, Path | Sequence[Path] | None],
         options: Mapping[str, object],
     ) -> Engine:
         """Build the engine, a context; with Ray, find the shards that are already finished.
@@ -177,9 +179,9 @@ class EngineOptions:
         Args:
             command: Name of the command.
             run: The run.
-            out: The file that the command writes.
+            out: The file that the command writes, or its parts.
             device: The device of the command.
-            files: Input files by their options.
+            files: Input files by their options, which may have several.
             options: All options on which results depend.
 
         Raises:
@@ -210,13 +212,15 @@ class EngineOptions:
 
 
 def _folder(out: Path) -> Path:
-    return out.with_name(out.name + ".shards")
+    return out.with_name(out.name.replace("*", "") + ".shards")
 
 
-def _digest(path: Path) -> str:
-    """Hash a file, or the files of a folder."""
+def _digest(path: Path | Sequence[Path]) -> str:
+    """Hash a file, the files of a folder, or several of them."""
     import hashlib
 
+    if not isinstance(path, Path):
+        return " ".join(map(_digest, path))
     if path.is_dir():
         return " ".join(f"{file.name} {_digest(file)}" for file in sorted(path.iterdir()))
     with path.open("rb") as stream:
@@ -282,7 +286,8 @@ class RayEngine(Engine):
         """Yield the result of each shard, in order; see ``Engine.map``.
 
         Raises:
-            OSError: If workers die again and again.
+            ChildProcessError: If workers die again and again.
+            ConnectionError: If there is no cluster at the address.
         """
         with _Status(title, total) as status:
             crew = _Crew(self, work, run, status)
@@ -328,7 +333,7 @@ class RayEngine(Engine):
             The module of Ray, and the number of workers.
 
         Raises:
-            OSError: If there is no cluster at the address.
+            ConnectionError: If there is no cluster at the address.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray: Any = require_extra("ray", f"{self.command} --engine ray", "ray")
@@ -351,12 +356,15 @@ class RayEngine(Engine):
                     _knock(self.address)
                     ray.init(self.address, **quiet)
                 except (OSError, RuntimeError) as error:
-                    raise OSError(
+                    raise ConnectionError(
                         f"{self.command}.address must be a running cluster of Ray, got "
                         f"{self.address} ({describe_error(error)}); start one, and if it asks "
                         "for a token, set RAY_AUTH_MODE=token"
                     ) from error
             self._owns_ray = True
+            # Ray's own handler aborts the process; batch systems send SIGTERM at the time limit.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
         if workers is None:
             found = ray.cluster_resources()
             slots = (
@@ -371,6 +379,8 @@ class RayEngine(Engine):
         """Disconnect from Ray; after success remove the finished shards."""
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
@@ -441,7 +451,7 @@ class _Crew:
         """Wait until a task has ended, and save its result.
 
         Raises:
-            OSError: If workers die again and again.
+            ChildProcessError: If workers die again and again.
             Exception: The error of the work.
         """
         ray = self._ray
@@ -498,7 +508,7 @@ class _Crew:
         self._deaths[number] = self._deaths.get(number, 0) + 1
         if self._deaths[number] == _MOST_DEATHS:
             what = "before its first shard" if number is None else f"on shard {number}"
-            raise OSError(
+            raise ChildProcessError(
                 f"{self._engine.command} --engine ray must have workers that live, got "
                 f"{_MOST_DEATHS} deaths {what} ({str(error).splitlines()[0]}); if the memory is "
                 "too small, lower --num-workers or --batch-size"

@@ -326,8 +326,8 @@ class Run(Trained):
         """Estimate the likelihood of sequences.
 
         Args:
-            sequences: Strings, a file, or records of a reader. Unknown symbols are context, not
-                counted.
+            sequences: Strings, a file, a folder or glob of files, or records of a reader. Unknown
+                symbols are context, not counted.
             names: Names of strings; by default their numbers from 0.
             label: Class that the scores are conditioned on, for a run with labels.
             signal: Values that the scores are conditioned on, by name, for a run with signals.
@@ -345,8 +345,10 @@ class Run(Trained):
             ValueError: If an option does not fit the run, or a sequence is too long.
         """
         reader: Reader | None = None
+        files: list[Path] = []
         if isinstance(sequences, Path):
-            kind = find_readers()[choose_reader(sequences)]
+            option, files = choose_reader([sequences])
+            kind = find_readers()[option]
             own = {f.name for f in fields(kind)} & set(options)
             reader = kind(**{name: options.pop(name) for name in own})
         elif not _are_records(sequences):
@@ -368,7 +370,7 @@ class Run(Trained):
         estimator = suit("score", estimator, chosen, run)
         if isinstance(sequences, Path):
             assert reader is not None
-            rows = reader.read(sequences, self.tokenizer)
+            rows = reader.read(files, self.tokenizer)
         else:
             rows = _records(self, sequences, names)
         found = score_records(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,19 +14,17 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 
-from seqdiff.cells import write_cell
 from seqdiff.data import Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run.directory import Trained
 from seqdiff.run.engine import Engine, Shard
 from seqdiff.run.prediction import equal_lengths
+from seqdiff.tables import Cell, format_rows, spell
 from seqdiff.types import Batch
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# R and pandas read this as a missing value.
-MISSING = "NA"
 _BATCHES_PER_SHARD = 8
 
 
@@ -265,12 +261,16 @@ class Scores(Sequence[Score]):
         return self.rows[index]
 
     @property
-    def heading(self) -> tuple[str, ...]:
-        """Names of the columns."""
+    def columns(self) -> dict[str, type]:
+        """The type of each column, by its name."""
         estimates = ("nats", f"bits/{self.unit}", "standard_error", "low", "high")
-        return ("record", "length", *estimates, "counted", "nfe")
+        return {
+            **{"record": str, "length": int},
+            **dict.fromkeys(estimates, float),
+            **{"counted": int, "nfe": int},
+        }
 
-    def cells(self, score: Score) -> tuple[object, ...]:
+    def cells(self, score: Score) -> tuple[Cell, ...]:
         """Return the values of a line, the name as it is."""
         s = score
         numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
@@ -280,31 +280,21 @@ class Scores(Sequence[Score]):
         """Return a data frame with a row for each sequence."""
         import pandas as pd
 
-        return pd.DataFrame([self.cells(score) for score in self], columns=pd.Index(self.heading))
+        return pd.DataFrame(
+            [self.cells(score) for score in self], columns=pd.Index(list(self.columns))
+        )
 
     def to_tsv(self) -> str:
         """Format the table as tab-separated values with a header."""
-        text = io.StringIO()
-        table = csv.writer(text, delimiter="\t", lineterminator="\n")
-        table.writerow(self.heading)
-        for score in self:
-            table.writerow(_spell(cell, "{:.6f}") for cell in self.cells(score))
-        return text.getvalue()
+        return format_rows([tuple(self.columns), *map(self.cells, self)])
 
     def __repr__(self) -> str:
         """Format the table for a terminal."""
-        lines = [[_spell(cell, "{:.3f}") for cell in self.cells(score)] for score in self]
-        columns = list(zip(self.heading, *lines, strict=True))
+        lines = [[spell(cell, decimals=3) for cell in self.cells(score)] for score in self]
+        columns = list(zip(self.columns, *lines, strict=True))
         widths = [max(map(len, column)) for column in columns]
         spelled = (
             "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            for line in (self.heading, *lines)
+            for line in (self.columns, *lines)
         )
         return "\n".join(spelled)
-
-
-def _spell(cell: object, number: str) -> str:
-    """Write a value for a table, a float by a format."""
-    if cell is None:
-        return MISSING
-    return number.format(cell) if isinstance(cell, float) else write_cell(str(cell))

@@ -20,6 +20,7 @@ from seqdiff.files import (
     check_apart,
     check_folder,
     check_parent,
+    expand_files,
     owning,
     remove_abandoned,
     replacing,
@@ -145,6 +146,41 @@ def test_a_file_that_is_read_is_told_from_others(tmp_path: Path) -> None:
     check_apart("x.out", other, {"--in": path, "--else": None})
     os.link(path, other)
     check_apart("x.out", other, {"--in": path})  # whose content survives when the name is reused
+    with pytest.raises(ValueError, match="must be another file than --in"):
+        check_apart("x.out", other, {"--in": [path, other]})
+
+
+def test_files_folders_and_globs_are_sorted_files(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b/2.fa", "b/10.fa.gz", "b/.3.fa", "b/4.fai", "b/c/5.fa", "a.fasta", "[x].fa"):
+        Path(name).parent.mkdir(exist_ok=True, parents=True)
+        Path(name).touch()
+
+    def found(*given: str) -> list[str]:
+        return [str(path) for path in expand_files("x.in", [*map(Path, given)], ("fa", "fasta"))]
+
+    assert found("b") == ["b/10.fa.gz", "b/2.fa"], "neither hidden files nor folders inside"
+    assert found("b/*", "a.fasta") == ["a.fasta", "b/10.fa.gz", "b/2.fa", "b/4.fai"]
+    assert found("b/**/*.fa", "[x].fa") == ["[x].fa", "b/2.fa", "b/c/5.fa"]
+    with pytest.raises(
+        TypeError, match=r"^x\.in must be a tuple of paths, got .*; write \(path,\)"
+    ):
+        expand_files("x.in", Path("b"), ("fa",))  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match=r"^x\.in must be an existing file, got none\.fa; "):
+        found("a.fasta", "none.fa")
+    with pytest.raises(FileNotFoundError, match=r"^x\.in must match existing files, got d/\*, "):
+        found("d/*")
+    Path("d").mkdir()
+    with pytest.raises(ValueError, match=r"files that end in \.fa, \.fasta, got none in d; name"):
+        found("d")
+    Path("d/e.fa").symlink_to("../b/2.fa")
+    with pytest.raises(ValueError, match=r"must name each file once, got b/2\.fa and d/e\.fa, "):
+        found("b", "d")
+
+
+def test_one_file_has_no_star(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^x\.out must have no \*, since it is one file, got "):
+        check_parent("x.out", tmp_path / "*.npz")
 
 
 @contextmanager

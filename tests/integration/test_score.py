@@ -216,7 +216,8 @@ def test_bad_arguments_are_refused_before_the_run_is_opened(
 def test_good_arguments_get_as_far_as_the_run(tmp_path: Path, rings: Path, fails) -> None:
     """With valid arguments the missing run is the only error."""
     assert "must hold run.yaml" in fails(score(tmp_path / "no-run", rings, tmp_path / "a.tsv"))
-    assert "score must be given one file, got 0" in fails(["score", "run", "--out", "a.tsv"])
+    said = "score must be given files after RUN, or by one of --ring, got no file"
+    assert said in fails(["score", "run", "--out", "a.tsv"])
 
 
 @pytest.mark.usefixtures("toy_writer")

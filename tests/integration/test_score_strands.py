@@ -216,7 +216,7 @@ def test_what_the_reader_says(tmp_path: Path, letters: str) -> None:
         for name, strand in (("f", letters), ("r", mirror(letters))):
             write_fasta(tmp_path / "a.fa", [name], [strand])
             reader = FastaReader(rc=rc)
-            (record,) = reader.read(tmp_path / "a.fa", DNATokenizer())
+            (record,) = reader.read([tmp_path / "a.fa"], DNATokenizer())
             read.setdefault(rc, []).append(record)
     for forward, backward in read.values():
         np.testing.assert_array_equal(forward.content, backward.content)

@@ -151,7 +151,26 @@ def test_text_is_not_scored_by_a_model_of_something_else(trained: Path, tmp_path
     (tmp_path / "a.txt").write_text("abc\n")
     run = load(trained)
     with pytest.raises(ValueError, match=r"score.text requires a run on text, got a run whose"):
-        TextReader(document="line").read(tmp_path / "a.txt", run.tokenizer)
+        TextReader(document="line").read([tmp_path / "a.txt"], run.tokenizer)
+
+
+def test_documents_are_numbered_through_all_files(tmp_path: Path) -> None:
+    from text.corpora.documents import JSONLinesReader, TextReader
+    from text.tokenizers import CharacterTokenizer
+
+    tokenizer = CharacterTokenizer("abcd")
+    for name, content in (("0.txt", "ab\ncd"), ("1.txt", "d\n"), ("2.txt", "\n")):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "0.jsonl").write_text('{"text": "a", "name": "x"}\n')
+    (tmp_path / "1.jsonl").write_text('{"text": "b"}\n')
+    files = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    found = TextReader().read(files, tokenizer)
+    assert [record.name for record in found] == ["document_1", "document_2", "document_3"]
+    assert [tokenizer.decode(record.readings[0]) for record in found] == ["ab", "cd", "d"]
+    rows = JSONLinesReader().read([tmp_path / "0.jsonl", tmp_path / "1.jsonl"], tokenizer)
+    assert [record.name for record in rows] == ["x", "document_2"]
+    with pytest.raises(ValueError, match=r"2\.txt: must hold a document with text, got none"):
+        TextReader().read([*files, tmp_path / "2.txt"], tokenizer)
 
 
 BAD = [

@@ -150,7 +150,7 @@ def test_a_run_of_block_diffusion(tmp_path, files, capsys) -> None:
     [
         (["c\t5\t.\tT\tG", "chr1\t5\t.\tT\tG"], "v.vcf:4: chromosome 'chr1' is not in the FASTA"),
         (["c\t5\t.\tA\tG"], "must hold a variant that can be scored, got"),
-        ([], "0 alleles (the file holds no variant)"),
+        ([], "0 alleles (there is no variant)"),
         (["c\tfive\t.\tA\tG"], "v.vcf:3: not a VCF record"),
     ],
 )

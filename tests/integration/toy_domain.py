@@ -303,9 +303,9 @@ class RingReader:
     both_ways: bool = False
     suffixes: ClassVar = ("ring",)
 
-    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
+    def read(self, files: Sequence[Path], tokenizer: Tokenizer) -> list[Record]:
         records = []
-        for line in path.read_text().splitlines():
+        for line in (line for path in files for line in path.read_text().splitlines()):
             name, sequence = line.split()
             ids = tokenizer.encode(sequence)
             records.append(Record(name, (ids, ids[::-1]) if self.both_ways else (ids,)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NamedTuple
@@ -240,7 +240,7 @@ class TextReader:
     """A ``seqdiff.data.Reader`` of .txt files.
 
     Attributes:
-        text: .txt file, plain or gzip.
+        text: .txt file, plain or gzip, or a folder or glob of them.
         document: Unit of a .txt file that is scored as one sequence.
     """
 
@@ -248,13 +248,13 @@ class TextReader:
     document: Literal["file", "line", "paragraph"] = "line"
     suffixes: ClassVar = ("txt",)
 
-    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
-        """Read the documents.
+    def read(self, files: Sequence[Path], tokenizer: Tokenizer) -> list[Record]:
+        """Read the documents; those without a name are numbered through all files.
 
         Raises:
-            ValueError: If the model is not one of text, the file is invalid, or it holds no text.
+            ValueError: If the model is not one of text, or a file is invalid or holds no text.
         """
-        return _read_records("text", ".txt", path, Reading(document=self.document), tokenizer)
+        return _read_records("text", ".txt", files, Reading(document=self.document), tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +262,7 @@ class JSONLinesReader:
     """A ``seqdiff.data.Reader`` of .jsonl files.
 
     Attributes:
-        jsonl: .jsonl file, plain or gzip.
+        jsonl: .jsonl file, plain or gzip, or a folder or glob of them.
         field: Field of a .jsonl line that holds the text.
     """
 
@@ -270,17 +270,17 @@ class JSONLinesReader:
     field: str = "text"
     suffixes: ClassVar = ("jsonl",)
 
-    def read(self, path: Path, tokenizer: Tokenizer) -> list[Record]:
-        """Read the documents.
+    def read(self, files: Sequence[Path], tokenizer: Tokenizer) -> list[Record]:
+        """Read the documents; those without a name are numbered through all files.
 
         Raises:
-            ValueError: If the model is not one of text, the file is invalid, or it holds no text.
+            ValueError: If the model is not one of text, or a file is invalid or holds no text.
         """
-        return _read_records("jsonl", ".jsonl", path, Reading(field=self.field), tokenizer)
+        return _read_records("jsonl", ".jsonl", files, Reading(field=self.field), tokenizer)
 
 
 def _read_records(
-    flag: str, suffix: str, path: Path, reading: Reading, tokenizer: Tokenizer
+    flag: str, suffix: str, files: Sequence[Path], reading: Reading, tokenizer: Tokenizer
 ) -> list[Record]:
     import numpy as np
 
@@ -291,16 +291,20 @@ def _read_records(
             f"score.{flag} requires a run on text, got a run whose tokenizer is "
             f"{type(tokenizer).__name__}; choose another run"
         )
-    if kind(path) != suffix:
-        raise ValueError(
-            f"score.{flag} must end in {suffix}, optionally with .gz, got {path}; rename the file"
-        )
-    records = []
-    for number, document in enumerate(read_named(path, reading), start=1):
-        ids = tokenizer.encode(document.text)
-        if tokenizer.frame is not None:
-            ids = np.concatenate([[tokenizer.frame[0]], ids, [tokenizer.frame[1]]])
-        records.append(Record(document.name or f"document_{number}", (ids,)))
-    if not records:
-        raise ValueError(f"{path}: must hold a document with text, got none; check the file")
+    for path in files:
+        if kind(path) != suffix:
+            raise ValueError(
+                f"score.{flag} must end in {suffix}, optionally with .gz, got {path}; rename the "
+                "file"
+            )
+    records: list[Record] = []
+    for path in files:
+        before = len(records)
+        for document in read_named(path, reading):
+            ids = tokenizer.encode(document.text)
+            if tokenizer.frame is not None:
+                ids = np.concatenate([[tokenizer.frame[0]], ids, [tokenizer.frame[1]]])
+            records.append(Record(document.name or f"document_{len(records) + 1}", (ids,)))
+        if len(records) == before:
+            raise ValueError(f"{path}: must hold a document with text, got none; check the file")
     return records
