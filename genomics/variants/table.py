@@ -125,6 +125,7 @@ def _checked(
         if problem is None and only_marginal and len(variant.ref) != len(variant.alt):
             problem = Refusal("an indel has no masked marginal")
         yield variant, problem
+        genome.count_reads(1, window)
 
 
 class _Chunk(NamedTuple):
