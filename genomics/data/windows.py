@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from seqdiff.types import NO_LABEL
 
 _CHUNK_BASES = 1 << 24
 _BLOCK_ROWS = 1024
-_LOOKED_AT = 4096
+_LOOKED_AT = 1024
 _PART_WINDOWS = 1 << 18
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file", "tracks")
 _PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
@@ -89,32 +90,22 @@ class WindowDataset(SequenceDataset):
         self.reverse_complement = reverse_complement
         self.record_labels = record_labels
         self.tracks = tracks
-        starts, sizes = [], []
+        starts, sizes = array("q"), array("i")  # which grow without a second copy in memory
         for part in [windows] if isinstance(windows, Windows) else windows:
             self.length = part.length
-            first, size = genome.offsets[part.chrom] + part.start, part.end - part.start
-            if (size == part.length).all():
-                size = None
-            known = self._has_known_base(first, size)
-            starts.append(first[known])
-            sizes.append(None if size is None else size[known].astype(np.int32))
-        self._starts, self._sizes = self._join(starts, sizes)
+            start, size = genome.offsets[part.chrom] + part.start, part.end - part.start
+            known = self._has_known_base(start, size)
+            starts.frombytes(start[known].astype(np.int64).tobytes())
+            sizes.frombytes(size[known].astype(np.int32).tobytes())
+        self._starts = np.frombuffer(starts, np.int64)
+        self._sizes = self._unless_full(np.frombuffer(sizes, np.int32))
+        if (self._starts[1:] < self._starts[:-1]).any():
+            order = np.argsort(self._starts, kind="stable")
+            self._starts = self._starts[order]
+            self._sizes = None if self._sizes is None else self._sizes[order]
 
-    def _join(
-        self, starts: list[np.ndarray], sizes: list[np.ndarray | None]
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Join parts in order; without sizes all windows are full."""
-        counts = [len(part) for part in starts]
-        joined = np.concatenate(starts)
-        starts.clear()
-        if all(part is None for part in sizes):
-            if (joined[1:] < joined[:-1]).any():
-                joined.sort()
-            return joined, None
-        full = np.int32(self.length)
-        filled = [np.full(n, full) if p is None else p for n, p in zip(counts, sizes, strict=True)]
-        order = np.argsort(joined, kind="stable")
-        return joined[order], np.concatenate(filled)[order]
+    def _unless_full(self, sizes: np.ndarray) -> np.ndarray | None:
+        return None if (sizes == self.length).all() else sizes
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -198,7 +189,7 @@ class WindowDataset(SequenceDataset):
         """Replace each row by its reverse complement with probability 1/2, if enabled."""
         return mirror(rows, uniform < 0.5) if self.reverse_complement else rows
 
-    def _has_known_base(self, starts: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
+    def _has_known_base(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Check the first base of each window; read a whole window only if that base is unknown."""
         known = np.zeros(len(starts), dtype=bool)
         for first in range(0, len(starts), _LOOKED_AT):
@@ -207,7 +198,7 @@ class WindowDataset(SequenceDataset):
             self.genome.count_reads(len(starts[part]), 1)
         doubtful = np.flatnonzero(~known)
         for part in np.array_split(doubtful, len(doubtful) * self.length // _CHUNK_BASES + 1):
-            tokens = self._read(starts[part], None if sizes is None else sizes[part])
+            tokens = self._read(starts[part], self._unless_full(sizes[part]))
             known[part] = (tokens != MASK_ID).any(axis=1)
         return known
 

@@ -35,7 +35,7 @@ _BAR_FROM_BYTES = 16 << 20
 _CHUNK = 1 << 22
 _PIECE = 1 << 28  # bytes of text after which the encoding could continue
 _LONG_SECONDS = 30.0
-_HELD_BYTES = 1 << 28
+_HELD_BYTES = 1 << 26
 _PAGES_AROUND = 1 << 16  # bytes that Linux maps with a page that is read
 
 
@@ -104,7 +104,7 @@ class Genome:
         """Bound the memory that reads from ``ids`` take; call it after reading.
 
         The system keeps every page of the file that was read in the memory of the process until it
-        needs the memory. This function gives the pages back after about 256 MiB of reads.
+        needs the memory. This function gives the pages back after about 64 MiB of reads.
 
         Args:
             number: Number of separate places that were read.

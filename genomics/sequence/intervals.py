@@ -165,9 +165,7 @@ def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows
     return _tile(regions, count, np.arange(count.sum()), length, stride, off_end)
 
 
-def tile_in_parts(
-    regions: Regions, length: int, stride: int, off_end: OffEnd
-) -> Iterator[Windows]:
+def tile_in_parts(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Iterator[Windows]:
     """Yield the windows of ``tile`` in parts of at most 2^18, at least one part.
 
     Raises:

@@ -182,9 +182,7 @@ def other_format(partial: Path, finished: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [cut, damage, drop, garble, rename_key, other_format])
-def test_a_partial_file_that_does_not_fit_is_not_continued(
-    tmp_path, cache, watched, spoil
-) -> None:
+def test_a_partial_file_that_does_not_fit_is_not_continued(tmp_path, cache, watched, spoil) -> None:
     path = write_plain(tmp_path / "x.fa", TEXT)
     load_genome(path)
     whole = only(cache, ".dna").read_bytes()
