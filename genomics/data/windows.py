@@ -30,7 +30,7 @@ from seqdiff.types import NO_LABEL
 
 _CHUNK_BASES = 1 << 24
 _BLOCK_ROWS = 1024
-_LOOKED_AT = 1024
+_LOOKED_AT = 64
 _PART_WINDOWS = 1 << 18
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file", "tracks")
 _PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20

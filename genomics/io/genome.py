@@ -35,8 +35,8 @@ _BAR_FROM_BYTES = 16 << 20
 _CHUNK = 1 << 22
 _PIECE = 1 << 28  # bytes of text after which the encoding could continue
 _LONG_SECONDS = 30.0
-_HELD_BYTES = 1 << 26
-_PAGES_AROUND = 1 << 16  # bytes that Linux maps with a page that is read
+_HELD_BYTES = 1 << 27
+_MAPPED_AROUND = 1 << 21  # Linux maps up to 2 MiB around a base that is read
 
 
 class Genome:
@@ -104,13 +104,13 @@ class Genome:
         """Bound the memory that reads from ``ids`` take; call it after reading.
 
         The system keeps every page of the file that was read in the memory of the process until it
-        needs the memory. This function gives the pages back after about 64 MiB of reads.
+        needs the memory. This function gives the pages back before they exceed about 128 MiB.
 
         Args:
             number: Number of separate places that were read.
             length: Bases read at each.
         """
-        self._held += number * (length + _PAGES_AROUND)
+        self._held += number * (length + _MAPPED_AROUND)
         if self._held >= _HELD_BYTES and self._map is not None:
             self._held = 0
             if hasattr(mmap, "MADV_DONTNEED"):
