@@ -2,7 +2,7 @@
 
 import re
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from genomics.data.datamodules import FastaDataModule
 from genomics.data.splits import shared_records
 from genomics.io.fasta import write_fasta
-from genomics.io.genome import Genome, load_genome
+from genomics.io.genome import load_genome
 from genomics.sequence import Regions, decode
 from genomics.variants import survey
 
@@ -32,16 +32,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def in_memory() -> int:
-    """Return how many bytes of encoded genomes are in the memory of this process."""
-    found = re.findall(r"\.dna\n(?:\w.*\n)*?Rss: +(\d+) kB", MAPS.read_text())
-    assert found
-    return 1024 * sum(map(int, found))
+@pytest.fixture
+def in_memory(cache: Path) -> Callable[[], int]:
+    """Return how many bytes of this test's encoded genome are in the memory of this process."""
+    entry = re.compile(rf"{re.escape(str(cache))}/\w+\.dna\n(?:\w.*\n)*?Rss: +(\d+) kB")
 
+    def read() -> int:
+        found = entry.findall(MAPS.read_text())
+        assert found
+        return 1024 * sum(map(int, found))
 
-def visit(genome: Genome) -> None:
-    """Read one base of every page."""
-    assert genome.ids[:: 1 << 12].sum() > 0
+    return read
 
 
 @pytest.fixture
@@ -50,10 +51,10 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genomics.io.genome._HELD_BYTES", 1)
 
 
-def test_what_is_measured_grows_without_care(file: Path) -> None:
+def test_what_is_measured_grows_without_care(file: Path, in_memory: Callable[[], int]) -> None:
     genome = load_genome(file)
     assert in_memory() < LITTLE
-    visit(genome)
+    assert genome.ids[:: 1 << 12].sum() > 0  # reads one base of every page
     assert in_memory() >= BASES
     genome.count_reads(1, 1)
     assert in_memory() >= BASES
@@ -62,14 +63,18 @@ def test_what_is_measured_grows_without_care(file: Path) -> None:
     assert genome.ids[-1] == genome.record("a")[-1]
 
 
-def test_an_index_of_windows_leaves_no_genome_in_memory(file: Path) -> None:
+def test_an_index_of_windows_leaves_no_genome_in_memory(
+    file: Path, in_memory: Callable[[], int]
+) -> None:
     data = FastaDataModule(file, 1024, stride=256, split=(1.0, 0.0, 0.0))
     assert len(data.dataset("train")) > 60_000
     assert in_memory() < LITTLE
 
 
 @pytest.mark.parametrize("off_end", ["shift", "pad"])
-def test_reading_rows_leaves_no_genome_in_memory(file: Path, often: None, off_end: str) -> None:
+def test_reading_rows_leaves_no_genome_in_memory(
+    file: Path, in_memory: Callable[[], int], often: None, off_end: str
+) -> None:
     data = FastaDataModule(file, 1000, off_end=off_end, split=(1.0, 0.0, 0.0))
     train, most = data.dataset("train"), 0
     for first in range(0, len(train), 16):
@@ -79,7 +84,7 @@ def test_reading_rows_leaves_no_genome_in_memory(file: Path, often: None, off_en
 
 
 def test_the_search_for_copies_leaves_no_genome_in_memory(
-    file: Path, often: None, monkeypatch: pytest.MonkeyPatch
+    file: Path, in_memory: Callable[[], int], often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("genomics.data.splits._CHUNK_BASES", 1 << 18)
     genome = load_genome(file)
@@ -89,7 +94,9 @@ def test_the_search_for_copies_leaves_no_genome_in_memory(
     assert in_memory() < LITTLE
 
 
-def test_checking_variants_leaves_no_genome_in_memory(file: Path, often: None) -> None:
+def test_checking_variants_leaves_no_genome_in_memory(
+    file: Path, in_memory: Callable[[], int], often: None
+) -> None:
     genome = load_genome(file)
     lines = ["##fileformat=VCFv4.2", "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"]
     for position in range(1 << 15, BASES // RECORDS, 1 << 14):
@@ -127,8 +134,8 @@ def test_choosing_windows_takes_the_memory_of_their_index(
     load_genome(file)
     data = FastaDataModule(file, 64, stride=16)
     most = peak(lambda: data.dataset("train"))
-    assert len(data.dataset("train")) > 800_000
-    assert most < 18 * len(data.dataset("train"))
-    regions = data.dataset("train")
+    train = data.dataset("train")
+    assert len(train) > 800_000
+    assert most < 18 * len(train)
     monkeypatch.setattr("genomics.data.windows._PART_WINDOWS", 1 << 14)
-    assert peak(regions.regions) < 4 * len(regions)
+    assert peak(train.regions) < 4 * len(train)
