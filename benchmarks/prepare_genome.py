@@ -33,7 +33,7 @@ _CHUNK_LINES = 100_000
 
 
 def write_genome(path: Path, bases: int) -> int:
-    """Write random bases in upper and lower case, a tenth of the chunks with N; return their number.
+    """Write random bases in both cases, a tenth of the chunks with N; return their number.
 
     Records have whole lines of equal number, so the number may differ from ``bases``.
     """
