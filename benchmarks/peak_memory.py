@@ -57,12 +57,13 @@ def high_water(work: Callable[[], object]) -> int:
     """
     if not STATUS.exists():
         raise SystemExit("peak_memory reads /proc/self/status, which only Linux has")
-    resting = _status("VmRSS")
+    resting = status("VmRSS")
     work()
-    return _status("VmHWM") - resting
+    return status("VmHWM") - resting
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
+    """Return a size in bytes from the system's description of this process, such as VmHWM."""
     found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     assert found is not None
     return 1024 * int(found[1])

@@ -148,6 +148,29 @@ def _unwritten(path: Path, error: OSError, size: int | None) -> OSError:
     return OSError(error.errno, f"{path} must be writable, got: {reason}; free {needed} or move it")
 
 
+@contextmanager
+def continuing(path: Path, partial: Path) -> Iterator[None]:
+    """Replace ``path`` by a partial file if the block, which writes the partial file, succeeds.
+
+    In contrast to ``replacing``, the partial file stays if the process is interrupted or killed, so
+    that the next attempt can continue it. It is removed if the block raises an error. Hold a lock
+    (see ``alone``), because all attempts write the same partial file.
+
+    Raises:
+        OSError: If the file cannot be written, for example on a full disk; names ``path``.
+    """
+    try:
+        yield
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(path)
+    except Exception as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritten(path, error, None) from error
+        raise
+
+
 def append_text(path: Path, text: str) -> None:
     """Append to a file, which is created if there is none.
 
@@ -405,6 +428,7 @@ def _not_writable(owner: str, path: Path, error: OSError) -> OSError:
 
 
 _SETTLED_NS = 2_000_000_000
+_CHUNK = 1 << 20
 
 
 def cache_folder() -> Path:
@@ -436,8 +460,15 @@ def make_cache_folder() -> Path:
     return folder
 
 
-def content_digest(path: Path, folder: Path) -> str:
+def content_digest(
+    path: Path, folder: Path, on_progress: Callable[[int], object] | None = None
+) -> str:
     """Hash a file's content, and keep the result until the file changes.
+
+    Args:
+        path: The file.
+        folder: Where the result is kept.
+        on_progress: Called with the number of bytes read so far, unless the result is known.
 
     Raises:
         OSError: If the result cannot be written.
@@ -449,8 +480,14 @@ def content_digest(path: Path, folder: Path) -> str:
         *known, digest = memo.read_text().splitlines()
         if known == [str(part) for part in key]:
             return digest
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "blake2b").hexdigest()[:40]
+    hashed, done = hashlib.blake2b(), 0
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(_CHUNK):
+            hashed.update(chunk)
+            done += len(chunk)
+            if on_progress is not None:
+                on_progress(done)
+    digest = hashed.hexdigest()[:40]
     # A very new file could change again without a new modification time.
     if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
         write_bytes(memo, "\n".join([*map(str, key), digest]).encode())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from genomics.data.splits import HoldOut, shared_records, split_by_label, without_leaks
+from genomics.data.splits import HoldOut, Parts, shared_records, split_by_label, without_leaks
 from genomics.data.windows import WindowDataModule
 from genomics.io import (
     Genome,
@@ -21,7 +22,15 @@ from genomics.io import (
     read_intervals,
     read_text,
 )
-from genomics.sequence import OffEnd, Regions, Windows, check_tiling, extended_windows, tile
+from genomics.sequence import (
+    OffEnd,
+    Regions,
+    Windows,
+    check_tiling,
+    count_windows,
+    extended_windows,
+    tile_in_parts,
+)
 from seqdiff.data import SPLITS, Split
 from seqdiff.types import NO_LABEL
 
@@ -29,6 +38,7 @@ Windowing = Literal["leak_free", "reference"]
 
 # Bases that the published HG38 set reads from the start of each interval.
 HG38_EXTENT = 1 << 20
+_PART_INTERVALS = 256
 
 
 @dataclass(frozen=True)
@@ -193,7 +203,7 @@ class FastaDataModule(WindowDataModule):
             {name: given for name, given in files.items() if given is not None},
         )
 
-    def windows(self) -> dict[Split, tuple[Genome, Windows]]:
+    def windows(self) -> dict[Split, tuple[Genome, Parts]]:
         """Read the files and choose the windows of each requested split.
 
         Raises:
@@ -210,11 +220,14 @@ class FastaDataModule(WindowDataModule):
         for split, file in self.hold_out.files.items():
             other = self._load(file, f"{split}_fasta")
             parts[split] = (other, Regions.whole(other.lengths))
-        windows: dict[Split, tuple[Genome, Windows]] = {}
+        windows: dict[Split, tuple[Genome, Parts]] = {}
+        used: dict[Split, tuple[Genome, Regions]] = {}
         for split, (source, found) in parts.items():
             stride = self.stride if split == "train" else self.length
-            windows[split] = (source, tile(found, self.length, stride, self.off_end))
-        self._check_shared_records(windows)
+            tiling = (found, self.length, stride, self.off_end)
+            windows[split] = (source, partial(tile_in_parts, *tiling))
+            used[split] = (source, found.select(count_windows(*tiling) > 0))
+        self._check_shared_records(used)
         return without_leaks(windows)
 
     def record_labels(self, genome: Genome) -> Int64[np.ndarray, " R"] | None:
@@ -246,14 +259,14 @@ class FastaDataModule(WindowDataModule):
             )
         return genome
 
-    def _check_shared_records(self, windows: dict[Split, tuple[Genome, Windows]]) -> None:
+    def _check_shared_records(self, used: dict[Split, tuple[Genome, Regions]]) -> None:
         for pair in combinations(SPLITS, 2):
-            if not all(split in windows for split in pair):
+            if not all(split in used for split in pair):
                 continue
             # Of two splits in different files at least one has its own file: the one to correct.
-            one_file = windows[pair[0]][0] is windows[pair[1]][0]
+            one_file = used[pair[0]][0] is used[pair[1]][0]
             other, own = pair if one_file or pair[1] in self.hold_out.files else pair[::-1]
-            shared = shared_records(*windows[other], *windows[own])
+            shared = shared_records(*used[other], *used[own])
             if not shared:
                 continue
             if one_file:
@@ -332,7 +345,7 @@ class HG38DataModule(WindowDataModule):
         """Name the configuration keys that define a split, for error messages."""
         return f"rows named {split} in data.bed"
 
-    def windows(self) -> dict[Split, tuple[Genome, Windows]]:
+    def windows(self) -> dict[Split, tuple[Genome, Parts]]:
         """Read both files and cut the windows of each split.
 
         Raises:
@@ -343,8 +356,14 @@ class HG38DataModule(WindowDataModule):
         check_file(Path(self.fasta), "set data.fasta")
         genome = load_genome(self.fasta)
         regions = split_by_label(read_intervals(self.bed, genome), genome.names)
-        windows: dict[Split, tuple[Genome, Windows]] = {
-            split: (genome, extended_windows(found, genome.lengths, self.length, HG38_EXTENT))
+        windows: dict[Split, tuple[Genome, Parts]] = {
+            split: (genome, partial(self._extended, genome, found))
             for split, found in regions.items()
         }
         return without_leaks(windows) if self.windowing == "leak_free" else windows
+
+    def _extended(self, genome: Genome, regions: Regions) -> Iterator[Windows]:
+        """Extend and cut some intervals at a time."""
+        for first in range(0, len(regions), _PART_INTERVALS):
+            part = regions.select(np.arange(first, min(first + _PART_INTERVALS, len(regions))))
+            yield extended_windows(part, genome.lengths, self.length, HG38_EXTENT)

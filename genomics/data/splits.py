@@ -6,8 +6,9 @@ Results have a key for every requested split, even an empty one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from genomics.sequence import (
     Regions,
     Windows,
     merge,
+    merge_parts,
     overlaps,
     reverse_complement,
     tile,
@@ -28,6 +30,9 @@ from seqdiff.checks import check_fractions
 from seqdiff.data import SPLITS, Split
 
 _CHUNK_BASES = 1 << 22
+
+# Cuts the windows of a split, part by part, as often as they are needed.
+Parts = Callable[[], Iterator[Windows]]
 
 
 def split_by_label(intervals: Sequence[Interval], names: Sequence[str]) -> dict[Split, Regions]:
@@ -114,23 +119,30 @@ def split_by_fraction(
     }
 
 
-def drop_leaks(train: Windows, held_out: Sequence[Windows]) -> Windows:
-    """Drop the training windows that overlap a held-out window of the same genome."""
+def drop_leaks(train: Windows, held_out: Sequence[Regions]) -> Windows:
+    """Drop the training windows that overlap a held-out interval of the same genome."""
     leaks = np.zeros(len(train), dtype=bool)
-    for windows in held_out:
-        leaks |= overlaps(train, windows)
+    for regions in held_out:
+        leaks |= overlaps(train, regions)
     return train.select(~leaks)
 
 
-def without_leaks(
-    windows: dict[Split, tuple[Genome, Windows]],
-) -> dict[Split, tuple[Genome, Windows]]:
+def without_leaks(windows: dict[Split, tuple[Genome, Parts]]) -> dict[Split, tuple[Genome, Parts]]:
     """Drop the training windows that overlap a window of another split in the same genome."""
     if "train" not in windows:
         return windows
     genome, train = windows["train"]
-    held_out = [w for split, (g, w) in windows.items() if split != "train" and g is genome]
-    return {**windows, "train": (genome, drop_leaks(train, held_out))}
+    held_out = [
+        merge_parts(parts())
+        for split, (other, parts) in windows.items()
+        if split != "train" and other is genome
+    ]
+    return {**windows, "train": (genome, partial(_drop_leaks_in_parts, train, held_out))}
+
+
+def _drop_leaks_in_parts(train: Parts, held_out: Sequence[Regions]) -> Iterator[Windows]:
+    for part in train():
+        yield drop_leaks(part, held_out)
 
 
 def shared_records(
@@ -153,31 +165,36 @@ def shared_records(
         used, other_used = (r.select(~np.isin(r.chrom, both)) for r in (used, other_used))
     # A digest reads the whole record, so it is computed only for lengths that occur in both.
     lengths = np.intersect1d(genome.lengths[used.chrom], other.lengths[other_used.chrom])
-    names = {_digest(ids): name for name, ids in _records(genome, used, lengths)}
+    names = {_digest(genome, chrom): genome.names[chrom] for chrom in _of(genome, used, lengths)}
     shared = []
-    for other_name, ids in _records(other, other_used, lengths):
-        name = names.get(_digest(ids)) or names.get(_digest(ids, opposite=True))
-        if name is not None and (ids != MASK_ID).any():
-            shared.append((name, other_name))
+    for chrom in _of(other, other_used, lengths):
+        name = names.get(_digest(other, chrom)) or names.get(_digest(other, chrom, opposite=True))
+        if name is not None and any((ids != MASK_ID).any() for ids in _chunks(other, chrom)):
+            shared.append((name, other.names[chrom]))
     return shared
 
 
-def _records(
-    genome: Genome, used: Regions, lengths: Int64[np.ndarray, " n"]
-) -> Iterator[tuple[str, UInt8[np.ndarray, " _"]]]:
-    """Yield the records in use with one of the given lengths."""
+def _of(genome: Genome, used: Regions, lengths: Int64[np.ndarray, " n"]) -> list[int]:
+    """Return the records in use with one of the given lengths."""
     chroms = np.unique(used.chrom)
-    for chrom in chroms[np.isin(genome.lengths[chroms], lengths)].tolist():
-        first = genome.offsets[chrom]
-        yield genome.names[chrom], genome.ids[first : first + genome.lengths[chrom]]
+    return chroms[np.isin(genome.lengths[chroms], lengths)].tolist()
 
 
-def _digest(ids: np.ndarray, *, opposite: bool = False) -> bytes:
+def _chunks(
+    genome: Genome, chrom: int, *, backwards: bool = False
+) -> Iterator[UInt8[np.ndarray, " _"]]:
+    """Read a record in chunks, from its start or from its end."""
+    start, length = int(genome.offsets[chrom]), int(genome.lengths[chrom])
+    firsts = range(0, length, _CHUNK_BASES)
+    for first in reversed(firsts) if backwards else firsts:
+        yield genome.ids[start + first : start + min(first + _CHUNK_BASES, length)]
+        genome.count_reads(1, _CHUNK_BASES)
+
+
+def _digest(genome: Genome, chrom: int, *, opposite: bool = False) -> bytes:
     """Hash a record or its reverse complement."""
     digest = hashlib.blake2b(digest_size=16)
-    firsts = range(0, len(ids), _CHUNK_BASES)
-    for first in reversed(firsts) if opposite else firsts:
-        chunk = ids[first : first + _CHUNK_BASES]
+    for chunk in _chunks(genome, chrom, backwards=opposite):
         digest.update((reverse_complement(chunk) if opposite else chunk).tobytes())
     return digest.digest()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,17 @@ from jaxtyping import Bool, Float32, Float64, Int64, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
 from genomics.baselines import baselines, interpolated_baseline
+from genomics.data.splits import Parts
 from genomics.io import Genome, Track, describe_names, open_track
-from genomics.sequence import MASK_ID, DNATokenizer, Windows, complement, merge, tile
+from genomics.sequence import (
+    MASK_ID,
+    DNATokenizer,
+    Regions,
+    Windows,
+    complement,
+    merge_parts,
+    tile_in_parts,
+)
 from seqdiff.data import SPLITS, Examples, SequenceDataModule, SequenceDataset, Split
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
@@ -20,6 +30,8 @@ from seqdiff.types import NO_LABEL
 
 _CHUNK_BASES = 1 << 24
 _BLOCK_ROWS = 1024
+_LOOKED_AT = 64
+_PART_WINDOWS = 1 << 18
 _FILES = ("fasta", "bed", "valid_fasta", "test_fasta", "label_file", "tracks")
 _PLAIN_BASES, _INTERPOLATED_BASES, _CHOICE_BASES = 1 << 27, 1 << 25, 1 << 20
 
@@ -46,6 +58,8 @@ def mirror(rows: Examples, chosen: Bool[np.ndarray, " B"]) -> Examples:
 class WindowDataset(SequenceDataset):
     """Windows read from the encoded genome; windows without a known base are left out.
 
+    Rows are ordered by record, then by start. The index takes eight bytes of memory per window.
+
     Attributes:
         genome: The genome.
         length: Tokens of a row.
@@ -57,7 +71,7 @@ class WindowDataset(SequenceDataset):
     def __init__(
         self,
         genome: Genome,
-        windows: Windows,
+        windows: Windows | Iterable[Windows],
         *,
         reverse_complement: bool = False,
         record_labels: Int64[np.ndarray, " R"] | None = None,
@@ -67,22 +81,31 @@ class WindowDataset(SequenceDataset):
 
         Args:
             genome: The genome.
-            windows: Windows, each inside its chromosome.
+            windows: Windows, each inside its chromosome, or at least one part of them.
             reverse_complement: Read training rows from either strand with probability 1/2.
             record_labels: Class of each record of the genome, and so of its windows.
             tracks: Tracks of the genome, whose values are the signals.
         """
         self.genome = genome
-        self.length = windows.length
         self.reverse_complement = reverse_complement
         self.record_labels = record_labels
         self.tracks = tracks
-        self._starts = genome.offsets[windows.chrom] + windows.start
-        sizes = (windows.end - windows.start).astype(np.int32)
-        self._sizes = sizes if (sizes < self.length).any() else None
-        known = self._has_known_base()
-        self._starts = self._starts[known]
-        self._sizes = None if self._sizes is None else self._sizes[known]
+        starts, sizes = array("q"), array("i")  # which grow without a second copy in memory
+        for part in [windows] if isinstance(windows, Windows) else windows:
+            self.length = part.length
+            start, size = genome.offsets[part.chrom] + part.start, part.end - part.start
+            known = self._has_known_base(start, size)
+            starts.frombytes(start[known].astype(np.int64).tobytes())
+            sizes.frombytes(size[known].astype(np.int32).tobytes())
+        self._starts = np.frombuffer(starts, np.int64)
+        self._sizes = self._unless_full(np.frombuffer(sizes, np.int32))
+        if (self._starts[1:] < self._starts[:-1]).any():
+            order = np.argsort(self._starts, kind="stable")
+            self._starts = self._starts[order]
+            self._sizes = None if self._sizes is None else self._sizes[order]
+
+    def _unless_full(self, sizes: np.ndarray) -> np.ndarray | None:
+        return None if (sizes == self.length).all() else sizes
 
     def __len__(self) -> int:
         """Number of windows."""
@@ -91,23 +114,47 @@ class WindowDataset(SequenceDataset):
     @property
     def windows(self) -> Windows:
         """The windows with a known base, in order."""
-        chrom = self._records(self._starts)
-        start = self._starts - self.genome.offsets[chrom]
-        sizes = self.length if self._sizes is None else self._sizes
+        return self._windows(np.arange(len(self)))
+
+    def _windows(self, indices: np.ndarray) -> Windows:
+        chrom = self._records(self._starts[indices])
+        start = self._starts[indices] - self.genome.offsets[chrom]
+        sizes = self.length if self._sizes is None else self._sizes[indices]
         return Windows(chrom, start, start + sizes, self.length)
+
+    def regions(self) -> Regions:
+        """Return the intervals that the windows cover, disjoint and in order."""
+        parts = (
+            self._windows(np.arange(first, min(first + _PART_WINDOWS, len(self))))
+            for first in range(0, len(self), _PART_WINDOWS)
+        )
+        return merge_parts(parts)
+
+    def records(self) -> Int64[np.ndarray, " _"]:
+        """Return the numbers of the records that have windows, in order."""
+        ends = self.genome.offsets + self.genome.lengths
+        bounds = np.searchsorted(self._starts, np.stack([self.genome.offsets, ends]))
+        return np.flatnonzero(bounds[1] > bounds[0])
 
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[UInt8[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
         """Read rows; unknown bases and positions past a window's end are the mask."""
-        starts, ids = self._starts[indices], self.genome.ids
-        if self._sizes is None:
-            tokens = sliding_window_view(ids, self.length)[starts]
-            return tokens, tokens != MASK_ID
-        tokens = np.full((len(starts), self.length), MASK_ID, dtype=np.uint8)
-        for row, start, size in zip(tokens, starts, self._sizes[indices], strict=True):
-            row[:size] = ids[start : start + size]
+        tokens = self._read(
+            self._starts[indices], None if self._sizes is None else self._sizes[indices]
+        )
         return tokens, tokens != MASK_ID
+
+    def _read(self, starts: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
+        ids = self.genome.ids
+        if sizes is None:
+            tokens = sliding_window_view(ids, self.length)[starts]
+        else:
+            tokens = np.full((len(starts), self.length), MASK_ID, dtype=np.uint8)
+            for row, start, size in zip(tokens, starts, sizes, strict=True):
+                row[:size] = ids[start : start + size]
+        self.genome.count_reads(len(starts), self.length)
+        return tokens
 
     def labels(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"] | None:
         """Return the classes of the records that rows come from."""
@@ -133,7 +180,7 @@ class WindowDataset(SequenceDataset):
         """Return the classes that occur."""
         if self.record_labels is None:
             return set()
-        return set(self.record_labels[np.unique(self._records(self._starts))].tolist())
+        return set(self.record_labels[self.records()].tolist())
 
     def _records(self, starts: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.genome.offsets, starts, side="right") - 1
@@ -142,12 +189,17 @@ class WindowDataset(SequenceDataset):
         """Replace each row by its reverse complement with probability 1/2, if enabled."""
         return mirror(rows, uniform < 0.5) if self.reverse_complement else rows
 
-    def _has_known_base(self) -> np.ndarray:
+    def _has_known_base(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Check the first base of each window; read a whole window only if that base is unknown."""
-        known = self.genome.ids[self._starts] != MASK_ID
+        known = np.zeros(len(starts), dtype=bool)
+        for first in range(0, len(starts), _LOOKED_AT):
+            part = slice(first, first + _LOOKED_AT)
+            known[part] = self.genome.ids[starts[part]] != MASK_ID
+            self.genome.count_reads(len(starts[part]), 1)
         doubtful = np.flatnonzero(~known)
         for part in np.array_split(doubtful, len(doubtful) * self.length // _CHUNK_BASES + 1):
-            known[part] = self.rows(part)[1].any(axis=1)
+            tokens = self._read(starts[part], self._unless_full(sizes[part]))
+            known[part] = (tokens != MASK_ID).any(axis=1)
         return known
 
 
@@ -195,7 +247,7 @@ class WindowDataModule(SequenceDataModule):
         self._datasets: dict[Split, WindowDataset] = {}
 
     @abstractmethod
-    def windows(self) -> dict[Split, tuple[Genome, Windows]]:
+    def windows(self) -> dict[Split, tuple[Genome, Parts]]:
         """Read the files and choose the windows of each requested split."""
 
     @abstractmethod
@@ -266,17 +318,17 @@ class WindowDataModule(SequenceDataModule):
             return
         datasets: dict[Split, WindowDataset] = {}
         found = self.windows()
-        tracks = self._open_tracks(list(found.values()))
+        tracks = self._open_tracks(list(found.values())) if self.tracks else {}
         for split in SPLITS:
             if split not in found:
                 continue
             genome, windows = found[split]
             datasets[split] = WindowDataset(
                 genome,
-                windows.select(np.lexsort((windows.start, windows.chrom))),
+                windows(),
                 reverse_complement=self.reverse_complement,
                 record_labels=self.record_labels(genome),
-                tracks=tracks[genome],
+                tracks=tracks.get(genome, ()),
             )
             if len(datasets[split]) == 0:
                 outside = " outside valid and test" if split == "train" else ""
@@ -290,12 +342,12 @@ class WindowDataModule(SequenceDataModule):
         self._check_classes(datasets)
         self._datasets = datasets
 
-    def _open_tracks(self, found: list[tuple[Genome, Windows]]) -> dict[Genome, list[Track]]:
+    def _open_tracks(self, found: list[tuple[Genome, Parts]]) -> dict[Genome, list[Track]]:
         """Open the tracks of each genome, and check that they cover the records in use."""
         tracks: dict[Genome, list[Track]] = {}
         for genome in {genome for genome, _ in found}:
-            chroms = np.unique(np.concatenate([w.chrom for g, w in found if g is genome]))
-            used = [genome.names[chrom] for chrom in chroms]
+            parts = (part for g, windows in found if g is genome for part in windows())
+            used = [genome.names[chrom] for chrom in np.unique(merge_parts(parts).chrom)]
             lengths = dict(zip(genome.names, genome.lengths.tolist(), strict=True))
             tracks[genome] = [open_track(file, lengths, used) for file in self.tracks.values()]
         return tracks
@@ -304,7 +356,7 @@ class WindowDataModule(SequenceDataModule):
         """Check that every record of a split has a class if there are classes."""
         if dataset.record_labels is None:
             return
-        used = np.unique(dataset.windows.chrom)
+        used = dataset.records()
         bare = used[dataset.record_labels[used] == NO_LABEL]
         if len(bare):
             names = describe_names(tuple(dataset.genome.names[i] for i in bare))
@@ -335,8 +387,8 @@ class WindowDataModule(SequenceDataModule):
 
 def _disjoint(dataset: WindowDataset) -> WindowDataset:
     """Cut the bases of a data set into adjacent windows."""
-    windows = tile(merge(dataset.windows), dataset.length, dataset.length, "pad")
-    return WindowDataset(dataset.genome, windows)
+    parts = tile_in_parts(dataset.regions(), dataset.length, dataset.length, "pad")
+    return WindowDataset(dataset.genome, parts)
 
 
 def _tokens(dataset: WindowDataset, most: int | None = None) -> Iterator[UInt8[np.ndarray, "_ _"]]:

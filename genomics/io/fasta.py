@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -66,8 +67,27 @@ def read_text(path: Path, kind: str) -> str:
         raise ValueError(f"{path}: not a readable {kind} file ({error}); fetch it again") from error
 
 
+@dataclass
+class Place:
+    """Where the reader of a FASTA file stands between two lines or within a line of bases.
+
+    Attributes:
+        offset: Bytes of the text, decompressed, that have been read.
+        at_line_start: Whether a line starts there.
+        bases: Bases of all records so far.
+        records: For each record so far, the offset of its header and its number of bases so far.
+    """
+
+    offset: int = 0
+    at_line_start: bool = True
+    bases: int = 0
+    records: dict[str, list[int]] = field(default_factory=dict)
+
+
 def read_encoded(
-    path: Path, on_progress: Callable[[int], object] | None = None
+    path: Path,
+    on_progress: Callable[[int], object] | None = None,
+    place: Place | None = None,
 ) -> Iterator[tuple[str, bytes]]:
     """Stream a FASTA file, plain, gzip or bgzip, as pieces of encoded records.
 
@@ -76,7 +96,9 @@ def read_encoded(
 
     Args:
         path: The file.
-        on_progress: Called with the number of bytes of the file read so far.
+        on_progress: Called with the number of bytes of the file read so far, when ``place`` is
+            after all bases returned so far.
+        place: Where to begin; it moves with the reader. The default is the start of the file.
 
     Returns:
         Pairs of the record's name and its next bases.
@@ -86,7 +108,7 @@ def read_encoded(
         ValueError: If the file is truncated, empty or not FASTA, contains a character that is not
             DNA, a record without a name or without bases, or two records with the same name.
     """
-    return _read(path, ENCODE_TABLE, on_progress)
+    return _read(path, ENCODE_TABLE, on_progress, place)
 
 
 class FastaRecord(NamedTuple):
@@ -145,26 +167,39 @@ def _join(pieces: Iterator[tuple[str, bytes]]) -> dict[str, bytes]:
 
 
 def _read(
-    path: Path, table: bytes, on_progress: Callable[[int], object] | None = None
+    path: Path,
+    table: bytes,
+    on_progress: Callable[[int], object] | None = None,
+    place: Place | None = None,
 ) -> Iterator[tuple[str, bytes]]:
     """Stream records through a translation table that maps invalid characters to 255."""
-    parser = _Parser(path, table)
-    for chunk in _chunks(path, on_progress):
+    parser = _Parser(path, table, Place() if place is None else place)
+    for chunk, done in _chunks(path, parser.place.offset):
         yield from parser.feed(chunk)
+        if on_progress is not None and not parser.in_header:
+            on_progress(done)
     parser.close()
 
 
-def _chunks(path: Path, on_progress: Callable[[int], object] | None = None) -> Iterator[bytes]:
+def _chunks(path: Path, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Read a text from an offset; each chunk comes with the bytes of the file read so far.
+
+    Chunks are empty while compressed text before the offset is skipped.
+    """
     check_file(path)
     with path.open("rb") as raw:
         stream: BinaryIO | gzip.GzipFile = raw
-        if is_gzip(path):
+        if not is_gzip(path):
+            raw.seek(offset)
+            offset = 0
+        else:
             if is_bgzip(path):
                 check_bgzf_end(path)
+                offset = _skip_blocks(raw, offset)
             stream = gzip.GzipFile(fileobj=raw)
         while True:
             try:
-                chunk = stream.read(_CHUNK)
+                chunk = stream.read(min(offset, _CHUNK) or _CHUNK)
             except EOFError as error:
                 raise ValueError(f"{path}: the gzip file is truncated; fetch it again") from error
             except (gzip.BadGzipFile, zlib.error) as error:
@@ -173,9 +208,24 @@ def _chunks(path: Path, on_progress: Callable[[int], object] | None = None) -> I
                 ) from error
             if not chunk:
                 return
-            yield chunk
-            if on_progress is not None:
-                on_progress(raw.tell())
+            yield b"" if offset else chunk, raw.tell()
+            offset = max(0, offset - len(chunk))
+
+
+def _skip_blocks(raw: BinaryIO, offset: int) -> int:
+    """Move to the bgzip block that contains an offset of the text; return the offset within it."""
+    while True:
+        start = raw.tell()
+        head = raw.read(18)
+        if head[12:14] != b"BC":  # the end, or a block that only decompression can skip
+            break
+        raw.seek(start + int.from_bytes(head[16:18], "little") + 1 - 4)
+        size = int.from_bytes(raw.read(4), "little")
+        if offset < size:
+            break
+        offset -= size
+    raw.seek(start)
+    return offset
 
 
 def check_bgzf_end(path: Path) -> None:
@@ -196,40 +246,42 @@ def check_bgzf_end(path: Path) -> None:
 class _Parser:
     """Splits chunks at headers. A chunk may end anywhere; a record may be a single long line."""
 
-    def __init__(self, path: Path, table: bytes) -> None:
+    def __init__(self, path: Path, table: bytes, place: Place) -> None:
+        self.place = place
         self._path = path
         self._table = table
-        self._headers: dict[str, int] = {}  # offset in the file of each record's header
-        self._name: str | None = None
-        self._length = 0
+        self._name = next(reversed(place.records), None)
         self._header: bytes | None = None  # start of a header that continues in the next chunk
         self._header_at = 0
-        self._at_line_start = True
-        self._offset = 0  # of the chunk in the file
+
+    @property
+    def in_header(self) -> bool:
+        """Whether the chunks so far end within a header."""
+        return self._header is not None
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the pieces that a chunk contains."""
-        place = 0
-        while place < len(chunk):
+        at, first = 0, self.place.offset
+        while at < len(chunk):
             if self._header is not None:
-                end = chunk.find(b"\n", place)
-                self._header += chunk[place:] if end < 0 else chunk[place:end]
+                end = chunk.find(b"\n", at)
+                self._header += chunk[at:] if end < 0 else chunk[at:end]
                 if end < 0:
                     break
                 self._open(self._header)
-                self._header, self._at_line_start, place = None, True, end + 1
-            elif self._at_line_start and chunk[place] == ord(">"):
+                self._header, self.place.at_line_start, at = None, True, end + 1
+            elif self.place.at_line_start and chunk[at] == ord(">"):
                 self._end_record()
-                self._header, self._header_at, place = b"", self._offset + place, place + 1
+                self._header, self._header_at, at = b"", first + at, at + 1
             else:
-                end = chunk.find(b"\n>", place)
+                end = chunk.find(b"\n>", at)
                 stop = len(chunk) if end < 0 else end + 1
-                self._at_line_start = chunk[stop - 1] == ord("\n")
-                piece = self._encode(chunk[place:stop], self._offset + place)
+                self.place.at_line_start = chunk[stop - 1] == ord("\n")
+                piece = self._encode(chunk[at:stop], first + at)
                 if piece and self._name is not None:
                     yield self._name, piece
-                place = stop
-        self._offset += len(chunk)
+                at = stop
+        self.place.offset = first + len(chunk)
 
     def close(self) -> None:
         """Check the last record and that there is at least one."""
@@ -242,7 +294,7 @@ class _Parser:
     def _line(self, offset: int) -> int:
         """Count lines up to an offset by reading the file again; only errors need line numbers."""
         line = 1
-        for chunk in _chunks(self._path):
+        for chunk, _ in _chunks(self._path):
             line += chunk.count(b"\n", 0, max(0, offset))
             offset -= len(chunk)
             if offset <= 0:
@@ -251,38 +303,46 @@ class _Parser:
 
     def _encode(self, text: bytes, offset: int) -> bytes:
         ids = text.translate(self._table, b"\r\n")
-        if ids and self._name is None:
+        if not ids:
+            return ids
+        if self._name is None:
             raise ValueError(
                 f"{self._path}: not a FASTA file, its first line does not start with '>'"
             )
+        record = self.place.records[self._name]
         if b"\xff" in ids:
             in_lines = text.replace(b"\n", b"N").replace(b"\r", b"N").translate(self._table)
             line = self._line(offset + in_lines.find(b"\xff"))
             where = f"{self._path}:{line}: record {self._name!r}"
-            check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=self._length)
-        self._length += len(ids)
+            check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=record[1])
+        record[1] += len(ids)
+        self.place.bases += len(ids)
         return ids
 
     def _open(self, header: bytes) -> None:
+        records = self.place.records
         words = header.decode("utf-8", "replace").split(maxsplit=1)
         if not words or header[:1].isspace():
             raise ValueError(
-                f"{self._path}:{self._line(self._header_at)}: record {len(self._headers) + 1} has "
+                f"{self._path}:{self._line(self._header_at)}: record {len(records) + 1} has "
                 "no name; write it right after '>'"
             )
-        self._name, self._length = words[0], 0
-        if self._name in self._headers:
+        self._name = words[0]
+        if self._name in records:
             raise ValueError(
                 f"{self._path}:{self._line(self._header_at)}: two records are named "
-                f"{self._name!r}, the first on line {self._line(self._headers[self._name])}; "
+                f"{self._name!r}, the first on line {self._line(records[self._name][0])}; "
                 "give each its own name"
             )
-        self._headers[self._name] = self._header_at
+        records[self._name] = [self._header_at, 0]
 
     def _end_record(self) -> None:
-        if self._name is not None and self._length == 0:
+        if self._name is None:
+            return
+        header_at, bases = self.place.records[self._name]
+        if bases == 0:
             raise ValueError(
-                f"{self._path}:{self._line(self._header_at)}: record {self._name!r} has no bases; "
+                f"{self._path}:{self._line(header_at)}: record {self._name!r} has no bases; "
                 "remove its header, or fetch the file again if it was cut short"
             )
 

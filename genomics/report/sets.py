@@ -14,7 +14,7 @@ from genomics.baselines import MarkovModel
 from genomics.data import WindowDataset
 from genomics.finetune import SHARED_BASES
 from genomics.io import Genome, read_templates
-from genomics.sequence import MASK_ID, dinucleotide_shuffle, encode, join, merge, shares_word
+from genomics.sequence import MASK_ID, dinucleotide_shuffle, encode, join, shares_word
 from seqdiff.data import SequenceDataModule, SequenceDataset
 
 MIN_LENGTH = 20  # bases of the k-mers that are looked up in the training sequence
@@ -131,7 +131,7 @@ def _row_lengths(trained: SequenceDataset) -> Int64[np.ndarray, " rows"]:
 
 def _spans(trained: WindowDataset, genome: Genome) -> Iterator[tuple[int, int]]:
     """Yield start and end of the merged training windows in the array of a genome."""
-    regions = merge(trained.windows)
+    regions = trained.regions()
     offsets = genome.offsets[regions.chrom]
     starts, ends = (offsets + regions.start).tolist(), (offsets + regions.end).tolist()
     yield from zip(starts, ends, strict=True)

@@ -15,10 +15,13 @@ from .intervals import OffEnd as OffEnd
 from .intervals import Regions as Regions
 from .intervals import Windows as Windows
 from .intervals import check_tiling as check_tiling
+from .intervals import count_windows as count_windows
 from .intervals import extended_windows as extended_windows
 from .intervals import merge as merge
+from .intervals import merge_parts as merge_parts
 from .intervals import overlaps as overlaps
 from .intervals import tile as tile
+from .intervals import tile_in_parts as tile_in_parts
 from .kmers import MAX_K as MAX_K
 from .kmers import Spectra as Spectra
 from .kmers import count_kmers as count_kmers

@@ -5,7 +5,7 @@ Coordinates are 0-based half-open. Arrays name a chromosome by its index in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ OffEnd = Literal["shift", "drop", "pad"]
 
 # Distance of chromosomes on a common line, so that one sort and one search cover all of them.
 _SPACING = 1 << 40
+_PART_WINDOWS = 1 << 18
 _STRANDS = ("+", "-", ".")
 
 
@@ -119,6 +120,22 @@ def merge(regions: Regions) -> Regions:
     return Regions(chrom, start, ends[last] - chrom * _SPACING)
 
 
+def merge_parts(parts: Iterable[Regions]) -> Regions:
+    """Join all intervals of many parts as ``merge`` does, with one part in memory at a time."""
+    nothing = np.zeros(0, dtype=np.int64)
+    merged = Regions(nothing, nothing, nothing)
+    for part in parts:
+        more = merge(part)
+        merged = merge(
+            Regions(
+                np.concatenate([merged.chrom, more.chrom]),
+                np.concatenate([merged.start, more.start]),
+                np.concatenate([merged.end, more.end]),
+            )
+        )
+    return merged
+
+
 def overlaps(regions: Regions, others: Regions) -> Bool[np.ndarray, " n"]:
     """Return which intervals share at least one base with any of the others."""
     if len(others) == 0:
@@ -144,6 +161,31 @@ def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows
     Raises:
         ValueError: If length or stride is below 1, or the policy is unknown.
     """
+    count = count_windows(regions, length, stride, off_end)
+    return _tile(regions, count, np.arange(count.sum()), length, stride, off_end)
+
+
+def tile_in_parts(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Iterator[Windows]:
+    """Yield the windows of ``tile`` in parts of at most 2^18, at least one part.
+
+    Raises:
+        ValueError: If length or stride is below 1, or the policy is unknown.
+    """
+    count = count_windows(regions, length, stride, off_end)
+    total = int(count.sum())
+    for first in range(0, max(1, total), _PART_WINDOWS):
+        numbers = np.arange(first, min(first + _PART_WINDOWS, total))
+        yield _tile(regions, count, numbers, length, stride, off_end)
+
+
+def count_windows(
+    regions: Regions, length: int, stride: int, off_end: OffEnd
+) -> Int64[np.ndarray, " n"]:
+    """Return the number of windows that ``tile`` cuts from each interval.
+
+    Raises:
+        ValueError: If length or stride is below 1, or the policy is unknown.
+    """
     check_tiling("tile", length, stride, off_end)
     size = regions.end - regions.start
     inside = np.maximum(0, (size - length) // stride + 1)
@@ -154,10 +196,22 @@ def tile(regions: Regions, length: int, stride: int, off_end: OffEnd) -> Windows
         "shift": rest & ~covered & (size >= length),
         "pad": rest & ~covered,
     }[off_end]
-    count = inside + one_more
-    row = np.repeat(np.arange(len(regions)), count)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    start, limit = regions.start[row] + number * stride, regions.end[row]
+    return inside + one_more
+
+
+def _tile(
+    regions: Regions,
+    count: np.ndarray,
+    numbers: np.ndarray,
+    length: int,
+    stride: int,
+    off_end: OffEnd,
+) -> Windows:
+    """Cut the windows with some numbers, counted from the first interval on."""
+    ends = np.cumsum(count)
+    row = np.searchsorted(ends, numbers, side="right")
+    start = regions.start[row] + (numbers - (ends - count)[row]) * stride
+    limit = regions.end[row]
     if off_end == "shift":
         start = np.minimum(start, limit - length)
     return Windows(regions.chrom[row], start, np.minimum(start + length, limit), length)

@@ -154,6 +154,7 @@ def _read_alleles(
             if problem is None and only_marginal and len(variant.ref) != len(variant.alt):
                 problem = Refusal("an indel has no masked marginal")
             yield _Allele(path, variant, last, problem)
+            genome.count_reads(1, window)
 
 
 def write_table(

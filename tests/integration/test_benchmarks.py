@@ -18,6 +18,7 @@ from benchmarks import (
     common,
     loader,
     long_context,
+    prepare_genome,
     profiling,
     sampling,
     scan,
@@ -34,6 +35,7 @@ from seqdiff.types import Inputs
 ROOT = Path(__file__).parents[2]
 SCAN = ["--pairs", "1", "--batch", "1", "--channels", "3", "--length", "8", "--states", "2"]
 STEP = ["--pairs", "2", "--shape", "6x1x16", "6x2x8", "--batch", "2"]
+GENOME = ["--bases", "720", "14000", "--stages", "encode"]
 LOADER = ["--pairs", "1", "--length", "20", "--bases", "3000", "--batch", "3", "5"]
 SAMPLING = [
     *("--rows", "8", "--length", "12", "--steps", "60", "--width", "6", "--layers", "2"),
@@ -305,3 +307,20 @@ def test_least_bytes_of_a_layer_by_hand() -> None:
     around = 5 * 16 + (16 + 64) + 3 * 32 + (32 + 16)
     direction = 2 * 32 + (32 + 33) + (1 + 32) + (4 * 32 + 32)
     assert profiling.least_bytes(config, tokens=7, width=4) == 3 * 7 * 4 * (around + 2 * direction)
+
+
+def test_the_preparation_of_a_genome_is_measured_in_processes_of_its_own(tmp_path, capsys) -> None:
+    path = tmp_path / "figures.json"
+    prepare_genome.main([*GENOME, "--folder", str(tmp_path), "--json", str(path)])
+    assert "largest peak" in capsys.readouterr().out
+    results = json.loads(path.read_text())["results"]
+    assert [row["bases"] for row in results] == [720, 13_680]
+    for row in results:
+        assert row["bases_per_second"] == pytest.approx(row["bases"] / row["seconds"])
+        assert 50e6 < row["peak_bytes"] < 1e9
+    assert [left.name for left in tmp_path.iterdir()] == ["figures.json"]
+
+
+def test_a_failed_stage_is_reported(tmp_path) -> None:
+    with pytest.raises(SystemExit, match=r"prepare_genome: encode: .*none\.fa: no such file"):
+        prepare_genome.measure("encode", tmp_path / "none.fa")
