@@ -28,6 +28,8 @@ def test_damaged_files_are_read_or_refused(world: Path, kind: str, monkeypatch) 
     with monkeypatch.context() as patched:
         patched.setattr(torture, "damage", lambda content, draw: content)
         assert torture.fuzz(world, kind, 0) == "read"
+        patched.setattr(torture, "damage", lambda content, draw: b"\xff\xfe\x00 no such file\n")
+        assert torture.fuzz(world, kind, 0) == "refused"  # else the command does not read it
     for seed in SEEDS:
         assert torture.fuzz(world, kind, seed) in ("read", "refused")
 

@@ -43,7 +43,11 @@ _TINY = (
 _TABLE = f"train {EXPERIMENTS}/genomics/design.yaml --data.signals=[value] {_TINY}"
 _FASTA = f"train {EXPERIMENTS}/genomics/fasta.yaml --data.length=16 {_TINY}"
 _TEXT = f"train {EXPERIMENTS}/text/bytes.yaml --data.length=16 {_TINY}"
-_NOTHING = "--trainer.max_steps=0 --output=out"
+_NOTHING = "--trainer.max_steps=0 --output=out"  # for data that is read to describe the run
+_STEP = (
+    "--trainer.max_steps=1 --trainer.val_check_interval=null --data.batch_size=2 "
+    "--checkpoint_every_n_steps=1 --output=out"
+)
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,9 @@ class Reader:
 READERS = {
     "FASTA": Reader("a.fa", "score RUN a.fa --evaluations 2 --out out.tsv"),
     "FASTA, gzip": Reader("a.fa.gz", "score RUN a.fa.gz --evaluations 2 --out out.tsv"),
-    "FASTA, genome": Reader("g.fa", f"{_FASTA} --data.fasta=g.fa {_NOTHING}"),
+    "FASTA, genome": Reader("g.fa", f"{_FASTA} --data.fasta=g.fa {_STEP}"),
     "FASTA, templates": Reader("t.fa", "sample RUN --infill t.fa --seed 0 --out out.fa"),
-    "BED": Reader("a.bed", f"{_FASTA} --data.fasta=g.fa --data.bed=a.bed {_NOTHING}"),
+    "BED": Reader("a.bed", f"{_FASTA} --data.fasta=g.fa --data.bed=a.bed {_STEP}"),
     "VCF": Reader("a.vcf", "variants RUN --vcf a.vcf --fasta a.fa --score marginal --out out.tsv"),
     "CSV": Reader("a.csv", f"{_TABLE} --data.table=a.csv {_NOTHING}"),
     "TSV of values": Reader("w.tsv", "sample SIGNALS --signal-file w.tsv --seed 0 --out out.fa"),
