@@ -147,10 +147,11 @@ def test_a_killed_command_continues(world: Path, tmp_path: Path, number: signal.
         os.kill(process.pid, number)
         if number == signal.SIGKILL:  # Ray's agents notice after a minute; they are idle
             pids = {pid: title for pid, title in pids.items() if "Agent" not in title}
-        said, _ = process.communicate(timeout=120)
+        process.wait(timeout=60)
     if number == signal.SIGKILL:
-        assert process.returncode == -number, said
+        assert process.returncode == -number
     else:
+        said, _ = process.communicate(timeout=60)
         assert process.returncode == 130, said
         assert said.splitlines()[-1] == "seqdiff: interrupted; to continue, repeat the command"
     kept = finished(out)
