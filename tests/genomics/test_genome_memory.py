@@ -106,7 +106,7 @@ def test_checking_variants_leaves_no_genome_in_memory(
     genome.count_reads(BASES, 1)
     vcf = file.with_suffix(".vcf")
     vcf.write_text("\n".join(lines) + "\n")
-    assert survey(vcf, genome, 128).alleles == len(lines) - 2
+    assert survey([vcf], genome, 128).alleles == len(lines) - 2
     assert in_memory() < LITTLE
 
 

@@ -200,7 +200,6 @@ def _as_config(value: object) -> dict:
         ),
         (["--backbone.init_args.num_logits", "9"], "num_logits must not be set, got 9; drop it"),
         (["--backbone.num_embeddings=3"], "num_embeddings must not be set, got 3; drop it"),
-        (["--trainer.strategy", "fsdp"], "RunConfig.ema_decay must be null with sharded weights"),
         (["--output", ""], "RunConfig.output must name a folder of its own"),
         (["--outp", "x"], "--outp x"),
         (["--config", "x.yaml"], "must be keys that an option can set, got --config; leave"),
