@@ -122,6 +122,7 @@ def living(pid: int, name: str) -> bool:
     return found.partition(":")[0] == name.partition(":")[0]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(world: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.tsv"
     with started(world, out) as process:
