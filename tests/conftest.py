@@ -82,6 +82,14 @@ def own_code() -> None:
     seqdiff.trust_code("tests")
 
 
+@pytest.fixture(autouse=True)
+def _trust_nothing_else(own_code: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests trusted, because printed commands repeat it."""
+    from seqdiff.run import trust
+
+    monkeypatch.setattr(trust, "_trusted", {"tests"})
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder with the outputs of the published networks."""

@@ -20,7 +20,7 @@ import seqdiff.run.start
 from seqdiff.cli.app import main
 from seqdiff.files import replacing
 from seqdiff.objectives import ContinuousNELBO
-from seqdiff.run import Run, trust
+from seqdiff.run import Run
 from tests.integration.conftest import TOY
 from tests.integration.toy_domain import RingTokenizer, ToyNet
 
@@ -153,8 +153,7 @@ def test_weights_that_are_not_finite_are_not_saved(
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 2
 
 
-def test_a_run_is_not_overwritten(trained: Path, config: Path, fails, monkeypatch) -> None:
-    monkeypatch.setattr(trust, "_trusted", {"tests"})  # not what other tests trust
+def test_a_run_is_not_overwritten(trained: Path, config: Path, fails) -> None:
     before = _snapshot(trained)
     message = fails(["train", str(config), "--output", str(trained)])
     assert (

@@ -16,7 +16,7 @@ from rich.progress import Progress
 import seqdiff.progress
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
-from seqdiff.run import engine, quieten_lightning, trust
+from seqdiff.run import engine, quieten_lightning
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,6 @@ def _paste(command: str) -> str:
 def test_a_next_step_names_the_program_as_it_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "_trusted", {"tests"})  # not what other tests trust
     _install(tmp_path / "my env" / "bin")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -53,7 +52,6 @@ def test_a_next_step_names_the_program_as_it_was_called(
 def test_a_next_step_is_short_where_the_program_is_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "_trusted", {"tests"})
     program = _install(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setattr(sys, "argv", [str(program), "train"])
