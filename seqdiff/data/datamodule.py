@@ -45,6 +45,8 @@ class SequenceDataModule(ABC):
             example as a whole.
         context_length: Tokens of a training row, the longest that the model learns; ``None``
             if unknown. A subclass that knows it sets it in its constructor.
+        complement: Complement of each token, for data whose rows are read from either strand;
+            ``None`` for other data. A subclass sets it in its constructor.
         seed: The run's seed, which fixes the order of the stream and the augmentation.
     """
 
@@ -78,6 +80,7 @@ class SequenceDataModule(ABC):
         self.signals: list[str] | None = None
         self.signal_tracks = False
         self.context_length: int | None = None
+        self.complement: tuple[int, ...] | None = None
         self.seed = 0
         for name, least in (("batch_size", 1), ("eval_batch_size", 1), ("num_workers", 0)):
             if getattr(self, name) < least:

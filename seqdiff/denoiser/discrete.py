@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seqdiff.backbones import Backbone, BlockCache
+from seqdiff.experts import NGramExperts
 from seqdiff.parameterization import (
     Categorical,
     Kind,
@@ -87,6 +88,7 @@ class Denoiser(nn.Module):
         backbone: The network.
         process: The forward process that it denoises.
         parameterization: The meaning of its outputs.
+        experts: N-gram tables that are mixed with the outputs of the network, or ``None``.
         reads_embeddings: Whether its inputs are noisy embeddings instead of ids.
     """
 
@@ -99,6 +101,7 @@ class Denoiser(nn.Module):
         backbone: Backbone,
         process: Process,
         parameterization: Parameterization | None = None,
+        experts: NGramExperts | None = None,
     ) -> None:
         """Combine the parts.
 
@@ -107,6 +110,7 @@ class Denoiser(nn.Module):
             process: The process, which determines K and the noise level.
             parameterization: ``None`` means the usual one: ``Subs`` for the absorbing process and
                 its blocks, ``Categorical`` for the Gaussian one, ``LeaveOneOut`` for the others.
+            experts: N-gram tables that are mixed with the outputs of the network.
 
         Raises:
             ValueError: If the parts do not fit together.
@@ -124,6 +128,13 @@ class Denoiser(nn.Module):
         self.backbone = backbone
         self.process = process
         self.parameterization = chosen
+        self.experts = experts
+        if experts is not None and not self._takes_experts:
+            raise ValueError(
+                f"{type(self).__name__}.experts must be None for the {self.description}, whose "
+                "network does not predict tokens from clean ones; leave experts out, or choose "
+                "masked diffusion, its blocks or an autoregressive model"
+            )
 
     @property
     def vocab_size(self) -> int:
@@ -150,6 +161,10 @@ class Denoiser(nn.Module):
         """
         parameterization = self.parameterization
         return isinstance(parameterization, Subs) and parameterization.carry_over
+
+    @property
+    def _takes_experts(self) -> bool:
+        return self.any_order or self.context == "prefix"
 
     @property
     def description(self) -> str:
@@ -361,7 +376,17 @@ class Denoiser(nn.Module):
         cache = self.backbone.block_cache(
             batch_size, self.block_size, window=window, label=given.label, signal=given.signal
         )
-        return Prefix(self, cache)
+        return Prefix(self, self._with_experts(cache, batch_size))
+
+    def _with_experts(self, cache: BlockCache, batch_size: int) -> BlockCache:
+        """Mix the logits of a cache with those of the experts, if there are any."""
+        if self.experts is None:
+            return cache
+        device = self.experts.left.device
+        nothing = torch.full(
+            (batch_size, self.experts.order), self.vocab_size, dtype=torch.int64, device=device
+        )
+        return MixedCache(cache, self.experts, nothing)
 
     @property
     def block_size(self) -> int:
@@ -413,7 +438,22 @@ class Denoiser(nn.Module):
             if self.backbone.time_conditioned:
                 inputs = replace(inputs, sigma=self.process.sigma(_time(inputs)))
             outputs = self.backbone(inputs, where)
-        return self._checked(outputs)
+        outputs = self._checked(outputs)
+        if self.experts is None:
+            return outputs
+        clean = None
+        if self.context == "block":
+            clean = inputs.tokens if x0 is None else x0
+        with torch.autocast(outputs.device.type, enabled=False):
+            return self.experts(
+                outputs,
+                inputs.tokens,
+                where,
+                context=self.context,
+                clean=clean,
+                block_size=self.block_size if self.context == "block" else 1,
+                row=inputs.row,
+            )
 
     def _conditioned(self, inputs: Record) -> Record:
         """Give the label and the signal of this denoiser to rows without one."""
@@ -478,6 +518,46 @@ def _time(inputs: Inputs) -> Tensor:
             "None; pass the time of each row"
         )
     return inputs.t
+
+
+@dataclass
+class MixedCache:
+    """The cache of a network, whose logits are mixed with those of experts.
+
+    Attributes:
+        cache: Of the network.
+        experts: The experts.
+        recent: The last clean tokens of each row, K before its first one.
+    """
+
+    cache: BlockCache
+    experts: NGramExperts
+    recent: Int[Tensor, "B n"]
+
+    @property
+    def length(self) -> int:
+        """See ``BlockCache.length``."""
+        return self.cache.length
+
+    def logits(
+        self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
+    ) -> Float[Tensor, "*positions K"]:
+        """See ``BlockCache.logits``."""
+        outputs = self.cache.logits(x_t, where)
+        chosen = torch.ones_like(x_t, dtype=torch.bool) if where is None else where
+        tokens = torch.cat((self.recent, x_t), dim=1)
+        chosen = torch.cat((torch.zeros_like(self.recent, dtype=torch.bool), chosen), dim=1)
+        return self.experts(outputs, tokens, chosen)
+
+    def append(self, x0: Int[Tensor, "B l"]) -> None:
+        """See ``BlockCache.append``."""
+        self.cache.append(x0)
+        tokens = torch.cat((self.recent, x0), dim=1)
+        self.recent = tokens[:, tokens.shape[1] - self.recent.shape[1] :]
+
+    def take(self, rows: Int[Tensor, " b"]) -> MixedCache:
+        """See ``BlockCache.take``."""
+        return MixedCache(self.cache.take(rows), self.experts, self.recent[rows])
 
 
 @dataclass(frozen=True)

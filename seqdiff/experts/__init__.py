@@ -1,5 +1,17 @@
 """Models of sequences that are fitted by counting, for any tokens."""
 
 from seqdiff.experts.backoff import BackoffModel, Block, ContextCounts, longest_order
+from seqdiff.experts.mixture import ExpertsConfig, NGramExperts
+from seqdiff.experts.ngrams import NGramTable, Rows, most_order
 
-__all__ = ["BackoffModel", "Block", "ContextCounts", "longest_order"]
+__all__ = [
+    "BackoffModel",
+    "Block",
+    "ContextCounts",
+    "ExpertsConfig",
+    "NGramExperts",
+    "NGramTable",
+    "Rows",
+    "longest_order",
+    "most_order",
+]

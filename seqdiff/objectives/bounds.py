@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Float64
+from scipy.special import betaincinv
 from torch import Tensor
 from typing_extensions import override
 
@@ -106,9 +108,33 @@ class WeightedMLM(Objective):
     not random given k. In block diffusion every block has its own k; with blocks of one token it is
     the exact negative log-likelihood from left to right. Source: Ou et al. 2024, arXiv:2406.03736,
     theorem 2.
+
+    With other parameters than 1, the fraction of masked tokens is drawn from a beta distribution
+    and the mean over a row's masked tokens is minimised, which is no bound: 2 and 2 seldom mask
+    few or nearly all tokens, where a masked token is nearly certain or hardly predictable. Runs are
+    validated and evaluated by the bound.
+
+    Attributes:
+        alpha: First parameter of the beta distribution of the masked fraction.
+        beta: Second parameter.
     """
 
     needs: ClassVar[Needs] = Needs((Absorbing, Blockwise), any_order=True)
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            ValueError: If one is not positive.
+        """
+        for name in ("alpha", "beta"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"WeightedMLM.{name} must be positive and finite, got {getattr(self, name)}; 1 "
+                    "gives the bound, 2 masks fractions near 1/2 more often"
+                )
 
     @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
@@ -118,19 +144,25 @@ class WeightedMLM(Objective):
             size, length = process.block_size, batch.tokens.shape[1]
             blocks = num_blocks(length, size)
             total = cut(batch.loss_mask, size).sum(dim=-1).view(-1, blocks)
-            u = noise.uniform(batch.index, blocks, stream=TIME_STREAM)
+            u = self._fractions(noise.uniform(batch.index, blocks, stream=TIME_STREAM))
             count = ((u * total).long() + 1).minimum(total)
             x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
             weight = spread(total.double() / count.clamp_min(1), size, length)
             return masked_terms(denoiser, batch, x_t, None, weight)
         assert isinstance(process, Absorbing)  # by ``needs``
         total = batch.loss_mask.sum(dim=-1)
-        u = noise.uniform(batch.index, 1, stream=TIME_STREAM)[:, 0]
+        u = self._fractions(noise.uniform(batch.index, 1, stream=TIME_STREAM))[:, 0]
         count = (u * total).long().clamp_max(total - 1) + 1
         x_t = process.corrupt_exactly(batch.tokens, count, keep=~batch.loss_mask, noise=draws)
         fraction = count.double() / total.clamp_min(1)
         t = process.schedule.inverse(1 - fraction)
         return masked_terms(denoiser, batch, x_t, t, 1 / fraction)
+
+    def _fractions(self, u: Tensor) -> Tensor:
+        """Turn uniform draws into draws of the beta distribution."""
+        if self.alpha == self.beta == 1:
+            return u
+        return torch.from_numpy(betaincinv(self.alpha, self.beta, u.cpu().numpy())).to(u)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from jsonargparse import ArgumentParser, Namespace
 from seqdiff.backbones import Backbone
 from seqdiff.data import ReservingTokenizer, SequenceDataModule
 from seqdiff.denoiser import usual_parameterization
+from seqdiff.experts import ExpertsConfig
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective, TimeSampler
 from seqdiff.parameterization import Parameterization
 from seqdiff.process import Blockwise, Process, check_block_size
@@ -75,6 +76,8 @@ class RunConfig:
         objective: The loss.
         block_size: Tokens of a block for block diffusion, where the process runs on each block
             given the clean blocks before it; null runs it on whole rows.
+        experts: N-gram tables of the training split, which the denoiser mixes with the predictions
+            of the network; null uses none.
         start_from: A run directory or packaged model whose weights the network starts with, of the
             same names and shapes and for the same tokenizer; null draws weights from the seed.
         optim: Optimizer and learning rate.
@@ -96,6 +99,7 @@ class RunConfig:
     parameterization: Parameterization | None = None
     objective: Objective = field(default_factory=ContinuousNELBO)
     block_size: int | None = None
+    experts: ExpertsConfig | None = None
     start_from: Path | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     label_dropout: float = 0.1

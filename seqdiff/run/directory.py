@@ -17,6 +17,7 @@ from torch import Tensor
 
 from seqdiff.data import SequenceDataModule, SequenceDataset, Split, Tokenizer
 from seqdiff.denoiser import Denoiser, GaussianDenoiser
+from seqdiff.experts import NGramExperts
 from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
 from seqdiff.run.config import ParsedRun, RunConfig, instantiate, parse_run
 from seqdiff.run.packaged import CONFIG_NAME, no_run, packaged_name
@@ -171,6 +172,9 @@ def compose(config: RunConfig) -> Denoiser:
             torch.default_generator.manual_seed(config.seed + 2**32)  # apart from the backbone's
             denoiser = GaussianDenoiser(config.backbone, process, config.parameterization)
     else:
-        denoiser = Denoiser(config.backbone, process, config.parameterization)
+        experts = None
+        if config.experts is not None:
+            experts = NGramExperts(process.vocab_size, config.experts, config.data.complement)
+        denoiser = Denoiser(config.backbone, process, config.parameterization, experts)
     config.objective.check(denoiser)
     return denoiser

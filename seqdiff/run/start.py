@@ -19,8 +19,15 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
-from seqdiff.data import SequenceDataset, Tokenizer, signal_statistics, token_names
+from seqdiff.data import (
+    SequenceDataModule,
+    SequenceDataset,
+    Tokenizer,
+    signal_statistics,
+    token_names,
+)
 from seqdiff.denoiser import Denoiser
+from seqdiff.experts import Rows
 from seqdiff.files import LOCK_NAME, check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
@@ -48,6 +55,7 @@ from seqdiff.training import (
     was_stopped,
 )
 
+_EXPERTS = "experts."
 _NOISE = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The '\w+' does not have many workers",
@@ -233,9 +241,23 @@ def _begin(config: RunConfig) -> Denoiser:
     return denoiser
 
 
+def count_words(denoiser: Denoiser, data: SequenceDataModule) -> None:
+    """Count the words of the training split for the experts of a model, if it has any."""
+    if denoiser.experts is None:
+        return
+    dataset = data.dataset("train")
+
+    def read(rows: range) -> Rows:
+        tokens, _ = dataset.rows(np.arange(rows.start, rows.stop))
+        return tokens, tokens < denoiser.vocab_size
+
+    denoiser.experts.count(len(dataset), read)
+
+
 def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     """Write a run without training; it cannot be resumed."""
     denoiser = _begin(config)
+    count_words(denoiser, config.data)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         with _unused(directory):
@@ -246,6 +268,7 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
 
 def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
     denoiser = compose(config) if resume else _begin(config)
+    count_words(denoiser, config.data)
     module = DiffusionModule(
         denoiser,
         config.objective,
@@ -427,6 +450,10 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     owner = f"RunConfig.start_from {directory}"
     check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
     fix = "give both runs the same backbone, and as many outputs and time inputs"
+    if denoiser.experts is not None:  # they count the new training split
+        weights = {n: w for n, w in weights.items() if not n.startswith(_EXPERTS)}
+        own = denoiser.state_dict().items()
+        weights |= {name: weight for name, weight in own if name.startswith(_EXPERTS)}
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
     denoiser.load_state_dict(weights)
 

@@ -479,7 +479,9 @@ class BlockClassifierFree(Denoiser):
                 "BlockClassifierFree.denoiser must be one of block diffusion, got the "
                 f"{denoiser.description}; ClassifierFree guides that"
             )
-        super().__init__(denoiser.backbone, denoiser.process, denoiser.parameterization)
+        super().__init__(
+            denoiser.backbone, denoiser.process, denoiser.parameterization, denoiser.experts
+        )
         if isinstance(denoiser, BlockClassifierFree):
             raise ValueError(
                 "BlockClassifierFree.denoiser must not be guided yet, got one guided to "
@@ -532,8 +534,11 @@ class BlockClassifierFree(Denoiser):
         """
         self._check(label)
         caches = [
-            self.backbone.block_cache(
-                batch_size, self.block_size, window=window, label=part.label, signal=part.signal
+            self._with_experts(
+                self.backbone.block_cache(
+                    batch_size, self.block_size, window=window, label=part.label, signal=part.signal
+                ),
+                batch_size,
             )
             for part in self._parts(self._given_to(batch_size, None, signal))
         ]
@@ -615,7 +620,9 @@ class BlockClassifierBased(Denoiser):
                 "BlockClassifierBased.denoiser must be one of block diffusion, got the "
                 f"{denoiser.description}; ExactClassifierBased guides that"
             )
-        super().__init__(denoiser.backbone, denoiser.process, denoiser.parameterization)
+        super().__init__(
+            denoiser.backbone, denoiser.process, denoiser.parameterization, denoiser.experts
+        )
         check_gamma(type(self).__name__, gamma)
         for name, value in (("length", length), ("batch_size", batch_size)):
             if value < 1:

@@ -11,7 +11,7 @@ Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"]
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW and its learning rate.
+    """The optimizer and its learning rate.
 
     Attributes:
         lr: Learning rate after warm-up.
@@ -19,6 +19,9 @@ class OptimConfig:
         betas: AdamW's averaging coefficients.
         eps: AdamW's epsilon.
         warmup_steps: Optimizer steps of linear warm-up; the first step already moves.
+        muon_lr: Learning rate of Muon, which then trains the matrices of the layers and leaves the
+            other parameters to AdamW; null trains all of them with AdamW. Its schedule is that of
+            ``lr``; .02 is usual.
         schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
         min_lr: Learning rate at the last step, with the cosine schedule.
     """
@@ -28,6 +31,7 @@ class OptimConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     warmup_steps: int = 0
+    muon_lr: float | None = None
     schedule: Literal["constant", "cosine"] = "constant"
     min_lr: float = 0.0
 
@@ -43,6 +47,10 @@ class OptimConfig:
                     f"OptimConfig.{name} must be positive, got {getattr(self, name)}; "
                     f"{common} is common"
                 )
+        if self.muon_lr is not None and not 0 < self.muon_lr < math.inf:
+            raise ValueError(
+                f"OptimConfig.muon_lr must be positive, got {self.muon_lr}; 0.02 is common"
+            )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(
                 f"OptimConfig.betas must be in [0, 1), got {self.betas}; (0.9, 0.999) is common"

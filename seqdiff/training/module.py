@@ -17,7 +17,13 @@ from seqdiff.objectives import Objective, validation_objective
 from seqdiff.rng import CounterNoise
 from seqdiff.training.conditions import ConditionDropout
 from seqdiff.training.config import OptimConfig
-from seqdiff.training.optim import build_optimizer, decay_groups, lr_factor, lr_scales
+from seqdiff.training.optim import (
+    build_optimizer,
+    decay_groups,
+    lr_factor,
+    lr_scales,
+    muon_matrices,
+)
 from seqdiff.training.sharding import ShardedStrategy
 from seqdiff.types import Batch
 
@@ -69,7 +75,7 @@ class DiffusionModule(LightningModule):
         self.log_every_n_steps = log_every_n_steps
         self.dropout = ConditionDropout() if dropout is None else dropout
         self.noise = CounterNoise(seed)
-        self._groups = (decay_groups(denoiser), lr_scales(denoiser))
+        self._groups = (decay_groups(denoiser), lr_scales(denoiser), muon_matrices(denoiser))
         self._unchecked: Tensor | None = None
         self._validation = (
             validation_objective(objective, denoiser),
@@ -97,7 +103,8 @@ class DiffusionModule(LightningModule):
         fresh = build_optimizer(self.denoiser, self.optim, *self._groups).param_groups
         factor = lr_factor(self.optim, self.global_step, self.max_steps)
         for group, wanted in zip(self.trainer.optimizers[0].param_groups, fresh, strict=True):
-            group |= {name: wanted[name] for name in ("weight_decay", "betas", "eps")}
+            names = [name for name in ("weight_decay", "betas", "eps") if name in wanted]
+            group |= {name: wanted[name] for name in names}
             group |= {"initial_lr": wanted["lr"], "lr": wanted["lr"] * factor}
         for entry in self.trainer.lr_scheduler_configs:
             entry.scheduler.base_lrs = [group["lr"] for group in fresh]

@@ -1,12 +1,14 @@
-"""AdamW with the decay groups of the field, and the learning rate as a function of the step."""
+"""AdamW and Muon with the decay groups of the field, and the learning rate by step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Muon, Optimizer
 
 from seqdiff.training.config import OptimConfig
 
@@ -58,6 +60,66 @@ def decay_groups(module: nn.Module) -> tuple[list[str], list[str]]:
     return decayed, plain
 
 
+def muon_matrices(module: nn.Module) -> set[str]:
+    """List the parameters that Muon trains: the decaying matrices, but for those of the head.
+
+    Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", which
+    leaves embeddings and heads to AdamW.
+
+    Args:
+        module: A denoiser, or another module with a ``backbone``.
+    """
+    head = getattr(getattr(module, "backbone", module), "head", None)
+    last = set(map(id, head.parameters())) if isinstance(head, nn.Module) else set()
+    decayed, _ = decay_groups(module)
+    parameters = dict(module.named_parameters())
+    return {n for n in decayed if parameters[n].ndim == 2 and id(parameters[n]) not in last}
+
+
+class MuonWithAdamW(Optimizer):
+    """Muon for some parameters and AdamW for the others, with one state and one step."""
+
+    def __init__(self, muon: Muon | None, adamw: AdamW | None) -> None:
+        """Combine.
+
+        Args:
+            muon: Over matrices.
+            adamw: Over other parameters.
+        """
+        self._both = [optimizer for optimizer in (muon, adamw) if optimizer is not None]
+        groups = [group for optimizer in self._both for group in optimizer.param_groups]
+        super().__init__(groups, {})
+        self._share()
+
+    def _share(self) -> None:
+        """Give both optimizers the groups and the state of this one."""
+        first = 0
+        for optimizer in self._both:
+            last = first + len(optimizer.param_groups)
+            optimizer.param_groups = self.param_groups[first:last]
+            optimizer.state = self.state
+            first = last
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """Restore the state of both."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update all parameters.
+
+        Args:
+            closure: Evaluates the loss with its gradients.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for optimizer in self._both:
+            optimizer.step()
+        return loss
+
+
 def lr_scales(module: nn.Module) -> dict[str, float]:
     """List the parameters with a learning rate of their own, marked by ``_lr_scale``.
 
@@ -73,14 +135,16 @@ def build_optimizer(
     config: OptimConfig,
     groups: tuple[list[str], list[str]],
     scales: Mapping[str, float] | None = None,
-) -> AdamW:
-    """Build AdamW over the two decay groups, divided by learning rate.
+    matrices: Collection[str] = (),
+) -> AdamW | MuonWithAdamW:
+    """Build AdamW, or Muon and AdamW, over the two decay groups, divided by learning rate.
 
     Args:
         module: The network.
         config: Learning rate, decay and AdamW's constants.
         groups: From ``decay_groups``, called before a strategy shards the network.
         scales: From ``lr_scales``, likewise.
+        matrices: From ``muon_matrices``, likewise; they are used if ``muon_lr`` is set.
 
     Raises:
         ValueError: If there is nothing to train.
@@ -91,9 +155,18 @@ def build_optimizer(
             f"{type(module).__name__}; unfreeze it"
         )
     parameters, scales = dict(module.named_parameters()), scales or {}
+    muon: list[dict[str, Any]] = []
+    if config.muon_lr is not None:
+        groups = ([n for n in groups[0] if n not in matrices], groups[1])
+        for scale in sorted({scales.get(name, 1.0) for name in matrices}):
+            chosen = [parameters[n] for n in sorted(matrices) if scales.get(n, 1.0) == scale]
+            muon.append({"params": chosen, "lr": scale * config.muon_lr})
     found = []
     for names, decay in zip(groups, (config.weight_decay, 0.0), strict=True):
         for scale in sorted({scales.get(name, 1.0) for name in names}):
             chosen = [parameters[name] for name in names if scales.get(name, 1.0) == scale]
             found.append({"params": chosen, "weight_decay": decay, "lr": scale * config.lr})
-    return AdamW(found, lr=config.lr, betas=config.betas, eps=config.eps)
+    adamw = AdamW(found, lr=config.lr, betas=config.betas, eps=config.eps)
+    if not muon:
+        return adamw
+    return MuonWithAdamW(Muon(muon, weight_decay=config.weight_decay), adamw)

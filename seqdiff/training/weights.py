@@ -303,7 +303,7 @@ def read_average(path: Path) -> dict[str, Tensor]:
 
 
 def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, object]) -> None:
-    """Check the AdamW states; a parameter that never had a gradient has none."""
+    """Check the states; a parameter that never had a gradient has none."""
     groups = module.configure_optimizers()["optimizer"].param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
     needed = [len(group["params"]) for group in groups]
@@ -314,6 +314,7 @@ def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, objec
         raise _damaged(path, f"optimizer_states.0.param_groups of {needed} tensors, got {found}")
     flat = [index for group in indices if isinstance(group, list) for index in group]
     owners = dict(zip(flat, parameters, strict=True))
+    by_muon = {id(p) for group in groups if "momentum" in group for p in group["params"]}
     states = saved["state"]
     assert isinstance(states, dict)
     if not states or not states.keys() <= owners.keys():
@@ -321,6 +322,8 @@ def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, objec
     for index, state in states.items():
         like = owners[index]
         expected = {"step": torch.tensor(0.0), "exp_avg": like, "exp_avg_sq": like}
+        if id(like) in by_muon:
+            expected = {"momentum_buffer": like}
         place = f"{path}: optimizer_states.0.state.{index}"
         check_weights(place, expected, state if isinstance(state, dict) else {})
 
@@ -368,7 +371,9 @@ def check_weights(
     missing = sorted(expected.keys() - weights.keys())
     unexpected = sorted(weights.keys() - expected.keys())
     misshapen = [
-        k for k in expected.keys() & weights.keys() if expected[k].shape != _shape(weights[k])
+        k
+        for k in expected.keys() & weights.keys()
+        if expected[k].shape != _shape(weights[k]) and not k.endswith(_EXTRA_STATE)
     ]
     for problem, keys in (("missing", missing), ("unexpected", unexpected)):
         if keys:

@@ -1,0 +1,416 @@
+"""Interpolated n-gram tables, as tensors that any device looks words up in."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor
+
+from seqdiff.files import read_npz_array
+
+# A row of the table for every word as long as there are at most so many words of that length.
+_MOST_DENSE = 1 << 22
+_MOST_WORDS = 1 << 26
+_MERGED_TOKENS = 1 << 22
+_CHOICE_TOKENS = 1 << 18
+_CONCENTRATIONS = tuple(2.0**power for power in range(-2, 13))
+
+Rows = tuple[Integer[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]
+
+
+def most_order(vocab_size: int) -> int:
+    """Longest context whose words, with the token that follows, are numbers of 63 bits."""
+    order = 0
+    while order < 24 and vocab_size ** (order + 2) < 2**63:
+        order += 1
+    return order
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Counts of the words of one length.
+
+    A word is a number in base K whose last digit is its last token.
+
+    Attributes:
+        counts: Of each word.
+        words: The words that occur, in order; ``None`` if every word has a count.
+        parts: The same counts in each part of the rows, or ``None``.
+    """
+
+    counts: Int[Tensor, " n"]
+    words: Int[Tensor, " n"] | None = None
+    parts: Int[Tensor, "p n"] | None = None
+
+    def to(self, device: torch.device | str) -> _Level:
+        """Move to a device."""
+        return _Level(
+            self.counts.to(device),
+            None if self.words is None else self.words.to(device),
+            None if self.parts is None else self.parts.to(device),
+        )
+
+    def followers(
+        self, context: Int[Tensor, " m"], vocab_size: int, part: Int[Tensor, " m"] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Find the tokens that followed contexts.
+
+        Returns:
+            For each pair of a context and a token that has followed it: the number of the context
+            in ``context``, the token, and how often, which may be 0 outside of a part.
+        """
+        K, device = vocab_size, context.device
+        if self.words is None:
+            row = torch.arange(len(context), device=device).repeat_interleave(K)
+            place = (context[:, None] * K + torch.arange(K, device=device)).flatten()
+            token = torch.arange(K, device=device).repeat(len(context))
+        else:
+            edges = torch.stack((context * K, (context + 1) * K))
+            first, last = torch.searchsorted(self.words, edges)
+            row = torch.arange(len(context), device=device).repeat_interleave(last - first)
+            begin = (last - first).cumsum(0) - (last - first)
+            place = torch.arange(len(row), device=device) - begin[row] + first[row]
+            token = self.words[place] % K
+        count = self.counts[place]
+        if part is not None and self.parts is not None:
+            count = count - self.parts[part[row], place]
+        return row, token, count
+
+
+class NGramTable:
+    """How often each token followed each context of up to ``order`` tokens, in one direction.
+
+    The probability of a token x after the context c of k tokens is
+    ``(count(c x) + m_k p(x)) / (count(c) + m_k)``, where p is that of order k - 1, after c without
+    its first token, and 1/K below order 0; see ``BackoffModel``, which has one m for all orders.
+
+    Attributes:
+        vocab_size: K.
+        order: Longest context in tokens.
+        concentrations: m_0, ..., m_order.
+        num_parts: Parts of the rows that can be left out; 0 if they are not known.
+    """
+
+    def __init__(
+        self, vocab_size: int, levels: Sequence[_Level], concentrations: Sequence[float]
+    ) -> None:
+        """Keep the counts; see ``count``, which makes a table."""
+        self.vocab_size = vocab_size
+        self.order = len(levels) - 1
+        self.concentrations = tuple(concentrations)
+        self._levels = list(levels)
+
+    @property
+    def num_parts(self) -> int:
+        """See the attributes."""
+        parts = self._levels[0].parts
+        return 0 if parts is None else len(parts)
+
+    @classmethod
+    def count(
+        cls, parts: Iterable[Iterable[Rows]], vocab_size: int, order: int, *, keep: bool = True
+    ) -> NGramTable:
+        """Count the words of rows, and choose the concentrations.
+
+        Each concentration is that of 2^-2, 2^-1, ..., 2^12 with the highest likelihood of a
+        sample of the tokens, each predicted from the other parts.
+
+        Args:
+            parts: Parts of the data, in the order of their numbers, as blocks of rows and of where
+                they hold a known token. Words do not cross rows or unknown tokens.
+            vocab_size: K.
+            order: Longest context.
+            keep: Keep the counts of each part, so that it can be left out.
+
+        Raises:
+            ValueError: If the order is out of range, an id is not below K, or there are fewer than
+                two parts with a known token.
+        """
+        most = most_order(vocab_size)
+        if not 0 <= order <= most:
+            raise ValueError(
+                f"experts.order must be in 0..{most} for {vocab_size} symbols, got {order}; "
+                "choose a smaller order"
+            )
+        counts: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(order + 1)]
+        samples: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        for number, blocks in enumerate(parts):
+            tally = [_Tally(vocab_size ** (k + 1)) for k in range(order + 1)]
+            for tokens, known in blocks:
+                digits, run, token = _contexts(tokens, known, vocab_size, order)
+                samples.append(_sample(digits, run, token, number))
+                for k in np.unique(run).tolist():
+                    longest = run == k
+                    powers = vocab_size ** np.arange(1, k + 1, dtype=np.int64)
+                    tally[k].add(token[longest] + digits[longest, :k] @ powers)
+            longer = None
+            for k in reversed(range(order + 1)):
+                longer = tally[k].total(longer)
+                counts[k].append(longer)
+        known_parts = sum(bool(found[1].sum()) for found in counts[0])
+        if known_parts < 2:
+            raise ValueError(
+                "experts must count at least two parts with a known token, got "
+                f"{known_parts}; train on more rows, or leave experts out"
+            )
+        levels = [_together(found, vocab_size ** (k + 1)) for k, found in enumerate(counts)]
+        table = cls(vocab_size, levels, [1.0] * (order + 1))
+        table._choose(samples)
+        if not keep:
+            table._levels = [_Level(level.counts, level.words) for level in levels]
+        return table
+
+    def _choose(self, samples: Sequence[tuple[np.ndarray, ...]]) -> None:
+        """Choose the concentration of each order in turn, given those of the lower orders."""
+        digits, run, token, part = (
+            torch.from_numpy(np.concatenate(found)) for found in zip(*samples, strict=True)
+        )
+        step = -(-len(token) // _CHOICE_TOKENS)
+        digits, run, token, part = (found[::step] for found in (digits, run, token, part))
+        probs = torch.full((len(token),), 1 / self.vocab_size, dtype=torch.float64)
+        chosen = []
+        m = torch.tensor(_CONCENTRATIONS, dtype=torch.float64)[:, None]
+        for k in range(self.order + 1):
+            found = (run >= k).nonzero()[:, 0]
+            context = _number(digits[found, :k], self.vocab_size)
+            row, follower, count = self._levels[k].followers(context, self.vocab_size, part[found])
+            zeros = torch.zeros(len(found), dtype=torch.float64)
+            seen = zeros.index_add(0, row, count.double())
+            same = follower == token[found][row]
+            followed = zeros.index_add(0, row[same], count[same].double())
+            higher = (followed + m * probs[found]) / (seen + m)
+            best = int(higher.log().sum(dim=1).argmax())
+            chosen.append(_CONCENTRATIONS[best])
+            probs[found] = higher[best]
+        self.concentrations = tuple(chosen)
+
+    def probs(
+        self,
+        digits: Int[Tensor, "N n"],
+        run: Int[Tensor, " N"],
+        part: Int[Tensor, " N"] | None = None,
+    ) -> Float[Tensor, "N K"]:
+        """Distribution of the token after contexts.
+
+        Args:
+            digits: The tokens before it, the nearest first; at least ``order`` columns.
+            run: How many of them are known, from the nearest on.
+            part: The part of the data to leave out for each context; ``None`` counts all.
+        """
+        K = self.vocab_size
+        probs = torch.full((len(run), K), 1 / K, device=run.device)
+        alive = torch.arange(len(run), device=run.device)
+        for k, (level, m) in enumerate(zip(self._levels, self.concentrations, strict=True)):
+            alive = alive[run[alive] >= k]
+            context = _number(digits[alive, :k], K)
+            row, token, count = level.followers(context, K, None if part is None else part[alive])
+            count = count.to(probs.dtype)
+            seen = torch.zeros(len(alive), device=run.device).index_add(0, row, count)
+            higher = (m / (seen + m))[:, None] * probs[alive]
+            higher.view(-1).index_add_(0, row * K + token, count / (seen + m)[row])
+            probs[alive] = higher
+            alive = alive[seen > 0]
+        return probs
+
+    def to(self, device: torch.device | str) -> NGramTable:
+        """Copy to a device."""
+        levels = [level.to(device) for level in self._levels]
+        return NGramTable(self.vocab_size, levels, self.concentrations)
+
+    def encode(self) -> bytes:
+        """Write as an npz file, without the counts of parts."""
+        arrays = {"concentrations": np.array(self.concentrations)}
+        for k, level in enumerate(self._levels):
+            arrays[f"counts{k}"] = _narrow(level.counts.numpy())
+            if level.words is not None:
+                steps = np.diff(level.words.numpy(), prepend=0)
+                arrays[f"words{k}"] = steps.view(np.uint8).reshape(-1, 8).T.copy()
+        file = io.BytesIO()
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def decode(cls, content: bytes, vocab_size: int) -> NGramTable:
+        """Read what ``encode`` wrote.
+
+        Raises:
+            ValueError: If it is damaged.
+        """
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
+                m = read_npz_array(file, "concentrations").astype(np.float64)
+                if m.ndim != 1 or not 1 <= len(m) <= most_order(vocab_size) + 1:
+                    raise ValueError("another order")
+                if not (np.isfinite(m).all() and (m > 0).all()):
+                    raise ValueError("concentrations out of range")
+                levels = [
+                    _read_level(
+                        vocab_size ** (k + 1),
+                        read_npz_array(file, f"counts{k}"),
+                        read_npz_array(file, f"words{k}") if f"words{k}" in file else None,
+                    )
+                    for k in range(len(m))
+                ]
+        except Exception as error:
+            raise ValueError(f"a damaged table of n-grams ({error})") from error
+        return cls(vocab_size, levels, m.tolist())
+
+
+def _read_level(num_words: int, counts: np.ndarray, steps: np.ndarray | None) -> _Level:
+    """Check and convert the arrays of one level."""
+    words = None
+    if counts.ndim != 1 or counts.dtype.kind != "u" or len(counts) > _MOST_WORDS:
+        raise ValueError("counts of another shape")
+    if steps is None:
+        if len(counts) != num_words:
+            raise ValueError("counts of another number of words")
+    else:
+        if steps.dtype != np.uint8 or steps.shape != (8, len(counts)):
+            raise ValueError("words of another shape")
+        words = np.ascontiguousarray(steps.T).view(np.int64)[:, 0].cumsum()
+        if len(words) and not (0 <= words[0] and words[-1] < num_words):
+            raise ValueError("words out of range")
+        if (words[1:] <= words[:-1]).any():
+            raise ValueError("words out of order")
+    tensor = torch.from_numpy(counts.astype(np.int32))
+    return _Level(tensor, None if words is None else torch.from_numpy(words))
+
+
+class _Tally:
+    """Counts of words, merged whenever many have come together."""
+
+    def __init__(self, num_words: int) -> None:
+        self._num_words = num_words
+        self._words, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._waiting: list[np.ndarray] = []
+        self._size = 0
+
+    def add(self, words: np.ndarray) -> None:
+        self._waiting.append(words)
+        self._size += len(words)
+        if self._size >= _MERGED_TOKENS:
+            self._merge()
+
+    def _merge(self) -> None:
+        words = np.concatenate((np.empty(0, np.int64), *self._waiting))
+        if self._num_words <= _MOST_DENSE:
+            found = np.bincount(words, minlength=self._num_words)
+            self._counts = found if not len(self._counts) else self._counts + found
+        else:
+            words, counts = np.unique(words, return_counts=True)
+            self._words, self._counts = _sum_equal(
+                np.concatenate((self._words, words)), np.concatenate((self._counts, counts))
+            )
+        self._waiting, self._size = [], 0
+
+    def total(self, longer: tuple[np.ndarray, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words, in order, and their counts, which include those in longer words.
+
+        Args:
+            longer: The words with a token more, each counted as the word without its first token.
+        """
+        self._merge()
+        if longer is None:
+            return self._words, self._counts
+        words, counts = longer
+        if self._num_words > _MOST_DENSE:
+            shorter = np.concatenate((self._words, words % self._num_words))
+            return _sum_equal(shorter, np.concatenate((self._counts, counts)))
+        ends = words % self._num_words if len(words) else None
+        if ends is None:
+            more = counts.reshape(-1, self._num_words).sum(axis=0)
+        else:
+            more = np.bincount(ends, weights=counts, minlength=self._num_words).astype(np.int64)
+        return self._words, self._counts + more
+
+
+def _sum_equal(words: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Add the counts of equal words up."""
+    unique, place = np.unique(words, return_inverse=True)
+    return unique, np.bincount(place, weights=counts, minlength=len(unique)).astype(np.int64)
+
+
+def _together(found: Sequence[tuple[np.ndarray, np.ndarray]], num_words: int) -> _Level:
+    """Put the counts of several parts together."""
+    if num_words <= _MOST_DENSE:
+        parts = np.stack([counts for _, counts in found]).astype(np.int32)
+        total = parts.sum(axis=0, dtype=np.int64).astype(np.int32)
+        return _Level(torch.from_numpy(total), None, torch.from_numpy(parts))
+    words = np.unique(np.concatenate([words for words, _ in found]))
+    parts = np.zeros((len(found), len(words)), dtype=np.int32)
+    for row, (own, counts) in zip(parts, found, strict=True):
+        row[np.searchsorted(words, own)] = counts
+    total = torch.from_numpy(parts.sum(axis=0, dtype=np.int64).astype(np.int32))
+    return _Level(total, torch.from_numpy(words), torch.from_numpy(parts))
+
+
+def _contexts(
+    tokens: np.ndarray, known: np.ndarray, vocab_size: int, order: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the contexts of the known tokens of a block.
+
+    Returns:
+        The tokens before each, the nearest first; how many of them are known; the token.
+    """
+    token = tokens[known].astype(np.int64)
+    if len(token) and not 0 <= token.min() <= token.max() < vocab_size:
+        raise ValueError(
+            f"NGramTable.rows must be in 0..{vocab_size - 1} where they are known, got "
+            f"{token.min()}..{token.max()}; mark the others as unknown"
+        )
+    digits = np.zeros((*tokens.shape, order), dtype=np.int64)
+    run = np.zeros(tokens.shape, dtype=np.int64)
+    unbroken = np.ones(tokens.shape, dtype=bool)
+    for k in range(1, min(order, tokens.shape[1] - 1) + 1):
+        unbroken[:, :k] = False
+        unbroken[:, k:] &= known[:, :-k]
+        digits[:, k:, k - 1] = np.where(unbroken[:, k:], tokens[:, :-k], 0)
+        run += unbroken
+    return digits[known], run[known], token
+
+
+def _sample(
+    digits: np.ndarray, run: np.ndarray, token: np.ndarray, part: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Keep an evenly spaced thirty-second of the tokens of a block, to choose on."""
+    step = 32 if len(token) > _CHOICE_TOKENS // 16 else 1
+    found = np.arange(0, len(token), step)
+    return digits[found], run[found], token[found], np.full(len(found), part)
+
+
+def _number(digits: Int[Tensor, "m k"], vocab_size: int) -> Int[Tensor, " m"]:
+    """The number of contexts whose nearest token comes first."""
+    powers = [vocab_size**j for j in range(digits.shape[1])]
+    scale = torch.tensor(powers, dtype=torch.int64, device=digits.device)
+    return (digits * scale).sum(dim=1)
+
+
+def _narrow(counts: np.ndarray) -> np.ndarray:
+    """Convert to the narrowest unsigned integers that hold the counts."""
+    most = int(counts.max(initial=0))
+    return counts.astype(np.min_scalar_type(most))
+
+
+def blocks_of(
+    rows: Iterator[Rows], complement: Sequence[int] | None, *, backwards: bool = False
+) -> Iterator[Rows]:
+    """Add the opposite strand of rows, or read them backwards.
+
+    Args:
+        rows: Blocks of ids and of where they are known.
+        complement: Complement of each id, to add the reverse complement of every row; ``None``
+            adds nothing.
+        backwards: Reverse the rows.
+    """
+    for tokens, known in rows:
+        if backwards:
+            tokens, known = tokens[:, ::-1], known[:, ::-1]
+        yield tokens, known
+        if complement is not None:
+            other = np.array(complement)[np.where(known, tokens, 0)]
+            yield other[:, ::-1], known[:, ::-1]
