@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seqdiff.experts.ngrams import NGramTable, Rows, blocks_of, most_order
 
-Context = Literal["all", "block", "prefix"]
+Context = Literal["row", "block", "prefix"]
 _MOST_BYTES = 16 * 2**20
 _BLOCK_ROWS = 256
 
@@ -151,7 +151,7 @@ class NGramExperts(nn.Module):
         tokens: Int[Tensor, "B L"],
         where: Bool[Tensor, "B L"] | None,
         *,
-        context: Context = "all",
+        context: Context = "row",
         clean: Int[Tensor, "B L"] | None = None,
         block_size: int = 1,
         row: Int[Tensor, " B"] | None = None,
@@ -162,7 +162,7 @@ class NGramExperts(nn.Module):
             outputs: Of the network.
             tokens: Visible ids, K where a token is masked or unknown.
             where: Positions of the outputs; ``None`` for all.
-            context: Which tokens a position may see: all, those before it, or its block and the
+            context: Which tokens a position may see: the row, those before it, or its block and the
                 clean blocks before it.
             clean: Clean ids, for blocks.
             block_size: Tokens of a block.
