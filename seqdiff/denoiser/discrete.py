@@ -431,7 +431,10 @@ class Denoiser(nn.Module):
                 which masks are unknown symbols.
         """
         inputs = self._conditioned(inputs)
-        if self.context == "block":
+        if self.experts is not None and self.experts.alone:
+            shape = inputs.tokens.shape if where is None else (int(where.sum()),)
+            outputs = torch.zeros(*shape, self.vocab_size, device=inputs.tokens.device)
+        elif self.context == "block":
             clean = inputs.tokens if x0 is None else x0
             outputs = self.backbone.block_logits(inputs, clean, self.block_size, where)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from seqdiff.experts.ngrams import NGramTable, Rows, blocks_of, most_order
 
 Context = Literal["row", "block", "prefix"]
+Part = Literal["network", "experts"]
+PARTS: tuple[Part, Part] = ("network", "experts")
 _MOST_BYTES = 16 * 2**20
 _BLOCK_ROWS = 256
 
@@ -212,7 +215,7 @@ class NGramExperts(nn.Module):
         for (probs, run), gates in zip(sides, gates_of, strict=False):
             logits = logits + gates[run, None] * (probs.log() - base)
         logits = logits.view(outputs.shape)
-        if self._parts == "experts":
+        if self.alone:
             return logits.to(outputs.dtype)
         return logits + self.scale * outputs.to(logits.dtype)
 
@@ -229,6 +232,24 @@ class NGramExperts(nn.Module):
         run = known.long().cumprod(dim=1).sum(dim=1)
         digits = torch.where(known, found, 0)
         return table.probs(digits, run, part), run
+
+    @contextmanager
+    def only(self, part: Part) -> Iterator[None]:
+        """Leave one part of the mixture out, to measure what each contributes.
+
+        Args:
+            part: The part that stays.
+        """
+        self._parts = part
+        try:
+            yield
+        finally:
+            self._parts = "both"
+
+    @property
+    def alone(self) -> bool:
+        """Whether the network is left out at present."""
+        return self._parts == "experts"
 
     def get_extra_state(self) -> Tensor:
         """Return the tables as bytes, which are saved with the gates."""

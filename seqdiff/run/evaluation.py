@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -171,6 +171,7 @@ def compare(
     result: Likelihood,
     estimator: Estimator,
     conditions: Conditions | None = None,
+    parts: Mapping[str, Likelihood] | None = None,
 ) -> Evaluation:
     """Compare a model with baselines.
 
@@ -180,6 +181,7 @@ def compare(
         result: From ``estimate``.
         estimator: Its estimator.
         conditions: See ``estimate``.
+        parts: Results of parts of the model, by name.
 
     Raises:
         ValueError: If a baseline counts other tokens than the model.
@@ -204,6 +206,10 @@ def compare(
             estimator_error=result.bits_per_token_estimator_error,
             evaluations=float(result.nfe.mean()),
         ),
+        [
+            _row(part, rows, evaluations=float(rows.nfe.mean()))
+            for part, rows in (parts or {}).items()
+        ],
         [_row(name, rows) for name, rows in scored.items()],
         difference,
         result.nats_per_token_degrees,
@@ -261,6 +267,7 @@ class Evaluation:
         data: Data of the run.
         split: The split.
         model: The model's line.
+        parts: The lines of parts of the model: without its experts, and they without the network.
         baselines: The lines of the baselines.
         difference: The model minus the best baseline; ``None`` without baselines.
         degrees: Degrees of freedom of the errors over the choice of sequences.
@@ -272,6 +279,7 @@ class Evaluation:
     data: SequenceDataModule
     split: Split
     model: Row
+    parts: list[Row]
     baselines: list[Row]
     difference: Difference | None
     degrees: int
@@ -280,8 +288,8 @@ class Evaluation:
 
     @property
     def rows(self) -> list[Row]:
-        """The model's line, then those of the baselines."""
-        return [self.model, *self.baselines]
+        """The model's line, then those of its parts and of the baselines."""
+        return [self.model, *self.parts, *self.baselines]
 
     @property
     def table(self) -> Table:

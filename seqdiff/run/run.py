@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
@@ -29,6 +30,7 @@ from seqdiff.data import (
     find_readers,
 )
 from seqdiff.denoiser import Denoiser
+from seqdiff.experts import PARTS
 from seqdiff.likelihood import check_budget
 from seqdiff.process import Absorbing
 from seqdiff.run.config import RunConfig
@@ -434,10 +436,20 @@ class Run(Trained):
             choose_labels("evaluate", self, given=given_labels),
             choose_signals("evaluate", self, given=given_signals),
         )
-        result = estimate(
-            self, split, estimator=estimator, seed=seed, **chosen.budget, conditions=conditions
+        ask = partial(
+            estimate,
+            *(self, split),
+            estimator=estimator,
+            seed=seed,
+            **chosen.budget,
+            conditions=conditions,
         )
-        return compare(self, split, result, estimator, conditions)
+        result, parts = ask(), {}
+        if self.denoiser.experts is not None:
+            for part in PARTS:
+                with self.denoiser.experts.only(part):
+                    parts[f"{part} alone"] = ask()
+        return compare(self, split, result, estimator, conditions, parts)
 
     def embed(
         self,

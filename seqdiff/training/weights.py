@@ -31,6 +31,7 @@ AVERAGE_PREFIX = "average."
 MODEL = "model"  # a key of checkpoints, and of the metadata of weights
 # The metadata of safetensors have this one key: several keys would be written in random order.
 _FOR, _TOKENIZER = "seqdiff", "tokenizer"
+_EXTRA_STATE = "_extra_state"  # whose size is not fixed by the configuration
 
 _STEPS = ("loops", "fit_loop", "epoch_loop.automatic_optimization.optim_progress")
 _STEPS += ("optimizer", "step", "total", "completed")
