@@ -56,12 +56,12 @@ class NGramExperts(nn.Module):
     A masked position has a run of visible tokens to its left and one to its right. A table
     predicts its token from each, and the position's logits are::
 
-        scale * network + log u + left[i] * (log p_left - log u) + right[j] * (log p_right - log u)
+        network + log u + left[i] * (log p_left - log u) + right[j] * (log p_right - log u)
 
     where u is the distribution without context, and i and j are the lengths of the runs, at most
-    the order. The gates ``left`` and ``right`` start at 1 and ``scale`` at 0: training starts from
-    the product of the two experts, which is what Bayes' rule gives for contexts that are
-    independent given the token. The distribution depends on visible tokens only, so all bounds and
+    the order. The gates ``left`` and ``right`` start at 1: together with a network of small outputs,
+    training starts near the product of the two experts, which is what Bayes' rule gives for
+    contexts that are independent given the token. The distribution depends on visible tokens only, so all bounds and
     samplers of the network hold for the mixture.
 
     Attributes:
@@ -97,7 +97,6 @@ class NGramExperts(nn.Module):
         self.left = nn.Parameter(torch.ones(config.order + 1))
         if complement is None:
             self.right = nn.Parameter(torch.ones(config.order + 1))
-        self.scale = nn.Parameter(torch.zeros(()))
         self._tables: tuple[NGramTable, NGramTable] | None = None
         self._state = torch.empty(0, dtype=torch.uint8)
         self._rows = 0
@@ -217,7 +216,7 @@ class NGramExperts(nn.Module):
         logits = logits.view(outputs.shape)
         if self.alone:
             return logits.to(outputs.dtype)
-        return logits + self.scale * outputs.to(logits.dtype)
+        return logits + outputs.to(logits.dtype)
 
     def _complements(self, tokens: Tensor) -> Tensor:
         assert self.complement is not None

@@ -200,7 +200,7 @@ def test_the_mixture_is_the_product_of_both_directions(complement: bool) -> None
     where = visible == K
     outputs = torch.randn(int(where.sum()), K)
     with torch.no_grad():
-        found = (experts(outputs, visible, where) - experts.scale * outputs).log_softmax(dim=-1)
+        found = (experts(outputs, visible, where) - outputs).log_softmax(dim=-1)
     for (b, i), row in zip(where.nonzero().tolist(), found, strict=True):
         wanted = by_hand(experts, rows, visible[b].tolist(), i, 0, LENGTH)
         np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
@@ -266,7 +266,6 @@ def small(name: str) -> Denoiser:
     with torch.no_grad():
         for weight in net.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
-        experts.scale.fill_(1.0)
     return Denoiser(net, process, experts=experts).eval()
 
 
