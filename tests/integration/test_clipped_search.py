@@ -89,6 +89,7 @@ def test_resume_is_bit_identical(
         assert rows(broken, name) == rows(straight, name) != {}
 
 
+@pytest.mark.slow
 def test_a_run_that_forgets_its_interval_is_not_identical(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ class ByValidation(BlockNELBO):
         return WeightedMLM().terms(*arguments)
 
 
+@pytest.mark.slow
 def test_it_measures_the_average_by_what_training_computes(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
