@@ -18,6 +18,8 @@ from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqdiff.cells import say
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.lib.npyio import NpzFile
@@ -305,10 +307,10 @@ def owning(owner: str, folder: Path) -> Iterator[None]:
                     f"{owner} must not be in use, got {folder}, which {stream.read().decode()} "
                     "writes to; wait until it ends, or choose another folder",
                 ) from error
-            print(
+            say(
                 f"seqdiff: warning: {lock} cannot be locked ({error}); make sure that no other "
                 f"process writes to {folder}",
-                file=sys.stderr,
+                error=True,
             )
         else:
             now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
 from seqdiff.run import default_path, find_run
@@ -113,7 +114,7 @@ def report(
         drawn = f"One sequence of {length:,} bases, drawn for this page by {steps.sampler}."
     figures = draw_all(measured, steps, 0, curves)
     _write(sources, sets, measured, curves, figures, drawn)
-    print(f"{out}: {len(rows):,} samples; the numbers are in {out.with_suffix('.json')}")
+    say(f"{out}: {len(rows):,} samples; the numbers are in {out.with_suffix('.json')}")
 
 
 @dataclass(frozen=True)

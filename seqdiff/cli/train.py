@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from seqdiff.cells import say
 from seqdiff.cli.extensions import command_line
 from seqdiff.cli.options import ConfigAndFlags, respell
 
@@ -67,7 +68,7 @@ def train(
         fit(directory, partial(resume_run, directory, options))
     if os.environ.get("LOCAL_RANK", "0") == "0":
         said = [f"{directory}: {done}", f"next: {command_line('evaluate', directory)}"]
-        print("; ".join([said[0], *out_of_time(directory), said[1]]))
+        say("; ".join([said[0], *out_of_time(directory), said[1]]))
 
 
 def out_of_time(directory: Path) -> list[str]:

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from seqdiff.cells import describe_error
+from seqdiff.cells import describe_error, say
 from seqdiff.checks import check_count
 from seqdiff.extras import require_extra
 from seqdiff.files import check_folder, replacing, write_bytes
@@ -344,10 +343,10 @@ class RayEngine(Engine):
                 cores = os.cpu_count() or 1
                 workers = workers or max(1, cores // self.threads)
                 if workers * self.threads > cores:
-                    print(
+                    say(
                         f"seqdiff: warning: {workers} workers of {self.threads} threads on "
                         f"{cores} cores slow each other down; set OMP_NUM_THREADS=1",
-                        file=sys.stderr,
+                        error=True,
                     )
                 slots = workers * self.threads
                 ray.init("local", num_cpus=slots, include_dashboard=False, **quiet)

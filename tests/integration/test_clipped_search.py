@@ -235,7 +235,7 @@ def test_a_damaged_choice_is_refused(config: Path, tmp_path: Path, fails) -> Non
     run = train(config, tmp_path / "run", *flags)
     content = torch.load(run / "last.ckpt", weights_only=True)
     for damage, said in (
-        ({"beta": 0.5}, "ClippedScheduleSearch.omega of type float, got none"),
+        ({"beta": 0.5}, "ClippedScheduleSearch.omega of type float, got nothing"),
         ({"beta": 0.5, "omega": 0.25}, "BlockNELBO.beta and omega must satisfy"),
     ):
         content["callbacks"]["ClippedScheduleSearch"] = damage

@@ -131,7 +131,7 @@ def test_run_yaml_is_signed_once_the_checkpoint_is_taken_in(
 def test_checkpoint_that_is_something_else(copied: Path, fails, content: object) -> None:
     torch.save(content, copied / "last.ckpt")
     message = fails(["train", "--resume", str(copied), *MORE])
-    assert "must hold global_step of type int, got none" in message
+    assert "must hold global_step of type int, got nothing" in message
 
 
 def test_weights_that_are_no_tensors(copied: Path, fails) -> None:
