@@ -147,7 +147,10 @@ def replacing(path: Path, size: int | None = None) -> Iterator[Path]:
 def _unwritten(path: Path, error: OSError, size: int | None) -> OSError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     needed = "some space" if size is None else f"{size:,} bytes"
-    return OSError(error.errno, f"{path} must be writable, got: {reason}; free {needed} or move it")
+    return OSError(
+        error.errno,
+        f"{path} must be writable, got: {reason}; free {needed} or use another disk",
+    )
 
 
 @contextmanager
@@ -304,8 +307,8 @@ def owning(owner: str, folder: Path) -> Iterator[None]:
                 stream.seek(0)
                 raise BlockingIOError(
                     error.errno,
-                    f"{owner} must not be in use, got {folder}, which {stream.read().decode()} "
-                    "writes to; wait until it ends, or choose another folder",
+                    f"{owner} must not be in use, got {folder}: {stream.read().decode()} writes to "
+                    "it; wait until that ends, or choose another folder",
                 ) from error
             say(
                 f"seqdiff: warning: {lock} cannot be locked ({error}); make sure that no other "

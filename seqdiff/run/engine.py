@@ -274,6 +274,7 @@ class RayEngine(Engine):
         """Begin with the first shard."""
         self._next = 0
         self._owns_ray = False
+        self._on_term: Any = signal.SIG_DFL
 
     def device_type(self, run: Trained) -> str:
         """Return the type of the device of the workers."""
@@ -338,6 +339,7 @@ class RayEngine(Engine):
         ray: Any = require_extra("ray", f"{self.command} --engine ray", "ray")
         workers = self.num_workers
         if not ray.is_initialized():
+            before = signal.getsignal(signal.SIGTERM)
             quiet = {"log_to_driver": False, "logging_level": "ERROR"}
             if self.address is None:
                 cores = os.cpu_count() or 1
@@ -362,6 +364,7 @@ class RayEngine(Engine):
                     ) from error
             self._owns_ray = True
             # Ray's own handler aborts the process; batch systems send SIGTERM at the time limit.
+            self._on_term = before
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
         if workers is None:
@@ -379,7 +382,7 @@ class RayEngine(Engine):
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, self._on_term)
         if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
@@ -512,6 +515,8 @@ class _Crew:
                 f"{_MOST_DEATHS} deaths {what} ({str(error).splitlines()[0]}); if the memory is "
                 "too small, lower --num-workers or --batch-size"
             )
+        again = "" if number is None else f"; shard {number} is computed again"
+        say(f"seqdiff: warning: a worker died and is replaced{again}", error=True)
         self._ray.kill(worker)
         if job is not None:
             self._waiting.insert(0, job)

@@ -272,6 +272,8 @@ def read_checkpoint(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged file raises many kinds
         said = describe_error(error).partition(". ")[0]
+        if isinstance(error, zipfile.BadZipFile):
+            said = f"a damaged file, or the beginning of one ({said})"
         fix = "start again with another --output"
         if (path.parent / WEIGHTS_NAME).exists():
             fix = f"start another run from the exported weights: --start_from {path.parent}"

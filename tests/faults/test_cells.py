@@ -42,7 +42,8 @@ def test_a_lack_of_memory_has_words(capsys: pytest.CaptureFixture[str], monkeypa
 
     monkeypatch.setattr(app, "parse", parse)
     assert main(["models"]) == 2
-    said = "the memory is too small for one batch: memory error; lower the batch size or the length"
+    said = "the memory is too small: memory error; lower the batch size or the length, or take a "
+    said += "smaller network"
     assert capsys.readouterr().err == f"seqdiff: error: {said}\n"
 
 
