@@ -34,4 +34,4 @@ def fetch(name: str, /, *, checksum: str, out: Path) -> None:
             out,
             progress=lambda done, total: bar.update(row, completed=done, total=total),
         )
-    say(path)
+    say(str(path))

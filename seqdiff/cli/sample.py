@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import tempfile
 from contextlib import ExitStack
 from importlib.metadata import entry_points

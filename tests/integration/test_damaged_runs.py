@@ -208,6 +208,17 @@ def test_a_torn_last_metric_is_dropped(copied: Path, torn: str) -> None:
     assert all(len(line.split(",")) == 3 for line in added)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 4])
+def test_lost_metrics_are_said(copied: Path, kept: int, capsys) -> None:
+    """The header alone, and too few rows; the training goes on."""
+    path = copied / "metrics.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    assert main(["train", "--resume", str(copied), "--trainer.max_steps=70"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(said) == 1 and said[0].startswith(f"seqdiff: warning: {path} has no rows of steps ")
+    assert said[0].endswith(" to 59; they were lost, and the training goes on without them")
+
+
 def test_metrics_that_are_something_else(copied: Path, fails) -> None:
     path = copied / "metrics.csv"
     path.write_text("step,name,value\n0,train/lr,1.0\nwhat is this\n1,train/lr,1.0\n")
