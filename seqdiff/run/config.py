@@ -507,12 +507,14 @@ def _hint_of_class(key: str, base: type, value: object, linked: str = "", more: 
     check_trusted(key, str(named))
     try:
         cls = import_path(short[0] if short else str(named))
-    except (ImportError, AttributeError, ValueError):
+    except ImportError:
         if "." in str(named):
             raise _MisfitError(
                 f"{key} must be the import path of a class, got {named}; choose from "
                 f"{', '.join(choices) or 'your own'}{more}"
             ) from None
+        cls = None
+    except (AttributeError, ValueError):
         cls = None
     if not (isinstance(cls, type) and issubclass(cls, base)):
         return f"; choose from {', '.join(choices) or 'your own import path'}{more}"
