@@ -7,6 +7,7 @@ control characters. Both may be in the name of a record that somebody else wrote
 from __future__ import annotations
 
 import re
+import sys
 
 _FORMULA = ("=", "+", "-", "@")
 # Control characters; marks that reverse the direction of text, which hide what a line says; and
@@ -47,6 +48,16 @@ def printable(text: str) -> str:
         text: For example an error message that quotes a file.
     """
     return _SHOWN.sub(lambda found: _escape(found[0]), text)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line, in which the control characters of names and paths are escaped.
+
+    Args:
+        text: The line.
+        error: Whether to print to standard error.
+    """
+    print(printable(text), file=sys.stderr if error else None)
 
 
 def describe_error(error: BaseException) -> str:

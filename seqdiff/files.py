@@ -18,6 +18,8 @@ from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqdiff.cells import say
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.lib.npyio import NpzFile
@@ -145,7 +147,10 @@ def replacing(path: Path, size: int | None = None) -> Iterator[Path]:
 def _unwritten(path: Path, error: OSError, size: int | None) -> OSError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     needed = "some space" if size is None else f"{size:,} bytes"
-    return OSError(error.errno, f"{path} must be writable, got: {reason}; free {needed} or move it")
+    return OSError(
+        error.errno,
+        f"{path} must be writable, got: {reason}; free {needed} or use another disk",
+    )
 
 
 @contextmanager
@@ -302,13 +307,13 @@ def owning(owner: str, folder: Path) -> Iterator[None]:
                 stream.seek(0)
                 raise BlockingIOError(
                     error.errno,
-                    f"{owner} must not be in use, got {folder}, which {stream.read().decode()} "
-                    "writes to; wait until it ends, or choose another folder",
+                    f"{owner} must not be in use, got {folder}: {stream.read().decode()} writes to "
+                    "it; wait until that ends, or choose another folder",
                 ) from error
-            print(
+            say(
                 f"seqdiff: warning: {lock} cannot be locked ({error}); make sure that no other "
                 f"process writes to {folder}",
-                file=sys.stderr,
+                error=True,
             )
         else:
             now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

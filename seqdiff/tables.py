@@ -35,8 +35,11 @@ def check_table(owner: str, out: Path) -> None:
 
     Raises:
         OSError: See ``check_parent``.
-        ValueError: Also if the file is Parquet and pyarrow is not installed.
+        ValueError: Also if the name has another ending, or the file is Parquet and pyarrow is not
+            installed.
     """
+    if out.suffix not in (".tsv", ".txt", ".parquet"):
+        raise ValueError(f"{owner} must end in .tsv or .parquet, got {out}; rename it")
     check_parent(owner, out, parts=True)
     if out.suffix == ".parquet":
         require_extra("pyarrow.parquet", f"{owner} {out}", "parquet")

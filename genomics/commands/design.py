@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, Several, check_guidance, parse_signals
 from seqdiff.files import check_folder, replacing
@@ -272,7 +273,7 @@ def design(
         )
     chosen, asked = len(designs.chosen), num * len(targets)
     fewer = f" ({asked:,} were asked for; lower --spread or raise --candidates)"
-    print(
+    say(
         f"{out}: {chosen:,} {'design' if chosen == 1 else 'designs'}"
         f"{fewer if chosen < asked else ''} of {len(found.sequences):,} candidates, of which "
         f"{len(designs.passed):,} passed; failed: {designs.failures}"

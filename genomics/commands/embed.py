@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count
 from seqdiff.cli.options import FlatOptions, Several
 from seqdiff.extras import require_extra
@@ -87,7 +88,7 @@ def embed(
         which = f"{layer} of {backbone.num_layers} layers"
     each = "record" if pooled else "base"
     noun = "record" if len(records) == 1 else "records"
-    print(f"{out}: {len(records):,} {noun}, {width} numbers per {each}, after {which}")
+    say(f"{out}: {len(records):,} {noun}, {width} numbers per {each}, after {which}")
 
 
 def _check_out(out: Path, pooling: str) -> None:

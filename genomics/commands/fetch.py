@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seqdiff.cells import say
 from seqdiff.files import check_folder
 
 
@@ -33,4 +34,4 @@ def fetch(name: str, /, *, checksum: str, out: Path) -> None:
             out,
             progress=lambda done, total: bar.update(row, completed=done, total=total),
         )
-    print(path)
+    say(str(path))

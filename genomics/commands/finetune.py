@@ -19,6 +19,7 @@ from genomics.finetune import (
     Pooling,
     Strategy,
 )
+from seqdiff.cells import say
 from seqdiff.checks import check_count
 from seqdiff.cli.options import Several
 from seqdiff.files import check_folder
@@ -155,7 +156,7 @@ def finetune(
     for table in tables:
         Console().print(table.to_rich())
     print("\n".join(notes))
-    print(f"{out}: results.jsonl (a line per run), table.json, table.md")
+    say(f"{out}: results.jsonl (a line per run), table.json, table.md")
     networks_only = [r for cell, r in zip(todo, results, strict=True) if "strategy" in cell.key]
     where = f" ({out / 'table.md'} lists them beside the baselines)"
     check_converged("finetune.lr", networks_only, where)

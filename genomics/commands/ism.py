@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count
 from seqdiff.cli.options import FlatOptions, Several
 from seqdiff.files import check_apart, check_parent, expand_files
@@ -81,4 +82,4 @@ def ism(
             arrays = {"names": np.array(list(records)), "sequences": bases, **named}
             np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
     noun = "record" if len(records) == 1 else "records"
-    print(f"{out}: {len(records):,} {noun}, {known:,} positions, nats relative to the reference")
+    say(f"{out}: {len(records):,} {noun}, {known:,} positions, nats relative to the reference")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
 
 from genomics.sequence import DNATokenizer
+from seqdiff.cells import say
 from seqdiff.run import Run, guide, load
 
 
@@ -57,9 +57,9 @@ def choose_window(command: str, run: Run, window: int | None) -> int:
             f"{command}.window must be at least 2{limit}, got {chosen}; leave out --window"
         )
     if learnt is not None and chosen > learnt:
-        print(
+        say(
             f"seqdiff: warning: {command} extrapolates: windows have {chosen:,} bases, but "
             f"{run.directory} was trained on rows of {learnt:,}",
-            file=sys.stderr,
+            error=True,
         )
     return chosen

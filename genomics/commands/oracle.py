@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from genomics.commands.options import parse_names
+from seqdiff.cells import say
 from seqdiff.checks import check_fractions, check_seed
 from seqdiff.cli.options import Several
 from seqdiff.files import check_folder, check_parent, write_bytes
@@ -135,7 +136,7 @@ def train(
     fits: Any = oracle.config.fit["members"]
     losses = ", ".join(f"{fit['loss']:.3f} (epoch {fit['epoch']})" for fit in fits)
     trained = f"{members} {network} {'network' if members == 1 else 'networks'}"
-    print(
+    say(
         f"{out}: {trained} trained on {len(rows['train']):,} rows; squared "
         f"error on {len(rows.get('valid', ())):,} validation rows, in units of the training "
         f"variance: {losses}"

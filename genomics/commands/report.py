@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.files import check_apart, check_parent, replacing
 from seqdiff.run import default_path, find_run
@@ -69,7 +70,10 @@ def report(
         check_parent("report.out", path)
         check_apart("report.out", path, {f"--{name}": given for name, given in files.items()})
     from genomics.baselines import MAX_ORDER
+    from genomics.report import MIN_LENGTH, MIN_SAMPLES
 
+    if samples is None and num < MIN_SAMPLES:
+        raise ValueError(f"report.num must be at least {MIN_SAMPLES}, got {num}; draw more")
     if not 0 <= markov_order <= MAX_ORDER:
         raise ValueError(
             f"report.markov_order must be in 0..{MAX_ORDER}, got {markov_order}; 5 is usual"
@@ -93,6 +97,11 @@ def report(
     if samples is None:
         samples = default_path(run, "samples.fa")
         if not samples.exists():
+            if trained.usual_length("report.samples") < MIN_LENGTH:
+                raise ValueError(
+                    f"report.samples must have at least {MIN_LENGTH} bases, got a run that draws "
+                    f"{trained.usual_length('report.samples')}; give longer ones: --samples FILE"
+                )
             draw_samples(trained, samples, num, seed)
     if reference is None:
         reference = find_reference(trained, seed)
@@ -113,7 +122,7 @@ def report(
         drawn = f"One sequence of {length:,} bases, drawn for this page by {steps.sampler}."
     figures = draw_all(measured, steps, 0, curves)
     _write(sources, sets, measured, curves, figures, drawn)
-    print(f"{out}: {len(rows):,} samples; the numbers are in {out.with_suffix('.json')}")
+    say(f"{out}: {len(rows):,} samples; the numbers are in {out.with_suffix('.json')}")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, Several
 from seqdiff.files import check_apart, expand_files
@@ -95,7 +96,7 @@ def variants(
     with engine.start("variants", trained, out, device, inputs, vars(scoring)) as computing:
         write_table(out, files, genome, trained, scoring, total=found.alleles, engine=computing)
     rate = (found.alleles - found.refused) / (perf_counter() - began)
-    print(f"{out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
+    say(f"{out}: {found}, {rate:,.1f}/s{_describe(score, estimator)}")
 
 
 def _describe(score: str, estimator: Estimator) -> str:

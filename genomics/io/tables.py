@@ -187,7 +187,7 @@ def _read_file(path: Path) -> pd.DataFrame:
         )
     try:
         if path.suffix == ".parquet":
-            return pd.read_parquet(path).reset_index(drop=True)
+            return _read_parquet(path)
         found = pd.read_csv(
             path,
             sep=_SEPARATORS[plain.suffix],
@@ -204,6 +204,16 @@ def _read_file(path: Path) -> pd.DataFrame:
     if not isinstance(found.index, pd.RangeIndex):
         raise ValueError(f"{path}: row 2 must not have more cells than the header; correct it")
     return found.loc[(found != "").any(axis=1)]
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    parquet = require_extra("pyarrow.parquet", "genomics.io.tables", "parquet")
+    arrow = require_extra("pyarrow", "genomics.io.tables", "parquet")
+    try:
+        # Without the metadata of pandas, which may be damaged, an index is a column like any other.
+        return parquet.read_table(path).to_pandas(ignore_metadata=True)
+    except arrow.ArrowException as error:
+        raise ValueError(str(error)) from error
 
 
 def _check_signals(signals: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ from seqdiff.files import is_gzip
 
 _SITE_COLUMNS = 5  # CHROM POS ID REF ALT; then QUAL FILTER INFO
 _FIXED_COLUMNS = 8
+_ALT = 4
+_BREAKEND = re.compile(
+    r"[^\[\]]+([\[\]])<?[^\[\]:<>]+>?:\d+\1|([\[\]])<?[^\[\]:<>]+>?:\d+\2[^\[\]]+"
+)
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,19 @@ class _SiteLines:
             if line.strip():
                 columns = line.rstrip("\r\n").split("\t", _FIXED_COLUMNS)[:_FIXED_COLUMNS]
                 if not line.startswith("#"):
+                    if len(columns) > _ALT:
+                        alts = columns[_ALT].split(",")
+                        columns[_ALT] = ",".join(map(_without_brackets, alts))
                     columns[_SITE_COLUMNS:] = "." * len(columns[_SITE_COLUMNS:])
                 return "\t".join(columns) + "\n"
         self.number += 1
         return ""
+
+
+def _without_brackets(alt: str) -> str:
+    """Replace a malformed breakend, at which vcfpy would fail, by a symbolic allele."""
+    malformed = ("[" in alt or "]" in alt) and not _BREAKEND.fullmatch(alt)
+    return "<BND>" if malformed else alt
 
 
 def read_vcf(path: str | Path) -> Iterator[Variant]:

@@ -16,6 +16,8 @@ from .page import numbers as numbers
 from .page import read_curves as read_curves
 from .page import spell as spell
 from .page import write_page as write_page
+from .sets import MIN_LENGTH as MIN_LENGTH
+from .sets import MIN_SAMPLES as MIN_SAMPLES
 from .sets import Rows as Rows
 from .sets import Sets as Sets
 from .sets import build_sets as build_sets

@@ -66,7 +66,7 @@ def read_samples(path: Path) -> Rows:
     if len(records) < MIN_SAMPLES:
         raise ValueError(
             f"{path}: a report needs at least {MIN_SAMPLES} sequences, got {len(records)}; "
-            "draw more"
+            "draw more, and move this file if it is in the way"
         )
     return [encode(text) for _, text in records]
 

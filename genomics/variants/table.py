@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from genomics.variants.effects import (
     masked_marginals,
     refusal,
 )
-from seqdiff.cells import printable
+from seqdiff.cells import say
 from seqdiff.files import name_files
 from seqdiff.likelihood import Estimator
 from seqdiff.run import Engine, Run, Shard
@@ -104,15 +103,13 @@ def survey(
         found.mismatches += problem.mismatch
         reason = f"the last: {place}: {problem.reason}"
         if found.refused <= _LISTED:
-            print(
-                f"seqdiff: warning: {place}: not scored: {printable(problem.reason)}",
-                file=sys.stderr,
+            say(
+                f"seqdiff: warning: {place}: not scored: {problem.reason}",
+                error=True,
             )
     if found.refused > _LISTED:
         more = found.refused - _LISTED
-        print(
-            f"seqdiff: warning: {name_files(files)}: {more:,} more are not scored", file=sys.stderr
-        )
+        say(f"seqdiff: warning: {name_files(files)}: {more:,} more are not scored", error=True)
     if found.alleles == found.refused:
         raise ValueError(
             f"variants.vcf must hold a variant that can be scored, got {name_files(files)} with 0 "

@@ -14,6 +14,7 @@ from torch import Tensor
 from seqdiff.backbones.base import RunTokens
 from seqdiff.files import write_bytes
 
+_LARGEST_WEIGHT = 1e9
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 # Fields that only other software reads; they do not change the network.
 WITHOUT_EFFECT = {"_name_or_path", "architectures", "auto_map", "dtype", "return_dict",
@@ -89,12 +90,20 @@ def read_tensors(directory: str | Path, what: str) -> tuple[Path, dict[str, Tens
         ) from error
     broken = first_broken(found)
     if broken is not None:
-        raise ValueError(f"{path} must hold finite numbers, got {broken}; download it again")
+        raise ValueError(
+            f"{path} must hold finite numbers of usual size, got {broken}; download it again"
+        )
     return path, found
 
 
 def first_broken(tensors: Mapping[str, object]) -> str | None:
-    """Name the first tensor with a NaN or an infinity, and how many; ``None`` if all are finite.
+    """Name the first tensor with a number that no training gives, and how many there are.
+
+    Such a number is a NaN, an infinity or one beyond a billion, which a network turns into
+    predictions that look sound.
+
+    Returns:
+        ``None`` if there is none.
 
     Args:
         tensors: Tensors by name; other objects are skipped.
@@ -105,6 +114,9 @@ def first_broken(tensors: Mapping[str, object]) -> str | None:
             number = int((~tensor.isfinite()).sum())
             if number:
                 return f"{number:,} NaN or inf of {tensor.numel():,} in {name}"
+            huge = int((tensor.abs() > _LARGEST_WEIGHT).sum())
+            if huge:
+                return f"{huge:,} beyond ±{_LARGEST_WEIGHT:.0e} of {tensor.numel():,} in {name}"
     return None
 
 

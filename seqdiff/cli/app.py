@@ -6,8 +6,11 @@ import inspect
 import os
 import re
 import select
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.metadata import entry_points, version
 from typing import Any, get_args
@@ -20,6 +23,7 @@ from seqdiff.cli.extensions import Command
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 TRUST_CODE = "--trust-code"
 _STANDARD_OUTPUT = 1
+_LONGEST_MESSAGE = 2000  # characters
 _EXPECTED = (ValueError, TypeError, OSError, ArithmeticError, ImportError)
 # On the CPU, PyTorch raises a plain RuntimeError if memory is exhausted.
 _OUT_OF_MEMORY = re.compile(r"(out of memory|can't allocate memory|not enough memory).*", re.DOTALL)
@@ -201,6 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ``SEQDIFF_TRACEBACK=1`` for a traceback. 130 after an interruption. 141 if the reader of the
         output has gone, as after ``| head``.
     """
+    before = _stop_at_signals()
     # Idle OpenMP threads must not spin, because the threads of our CPU kernels need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
@@ -221,9 +226,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"seqdiff: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print("; ".join(["seqdiff: interrupted", *map(str, stop.args)]), file=sys.stderr)
+        with suppress(OSError):  # the terminal may be gone
+            print("; ".join(["seqdiff: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
+
+
+def _stop_at_signals() -> dict[signal.Signals, Any]:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, unless the caller handles them.
+
+    Returns:
+        The former handlers of the signals.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):  # nohup ignores SIGHUP
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, signal.default_int_handler)
+    return before
 
 
 def take_trusted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -265,7 +289,13 @@ def _explain(error: Exception) -> str | None:
     full = _OUT_OF_MEMORY.search(text) if isinstance(error, RuntimeError) else None
     if full or isinstance(error, MemoryError):
         said = full[0] if full else describe_error(error)
-        text = f"the memory is too small for one batch: {said}; lower the batch size or the length"
+        text = (
+            f"the memory is too small: {said}; lower the batch size or the length, or take a "
+            "smaller network"
+        )
     elif not isinstance(error, _EXPECTED):
         return None
-    return printable(" ".join(text.split()) or describe_error(error))
+    text = " ".join(text.split()) or describe_error(error)
+    if len(text) > _LONGEST_MESSAGE:  # it quotes a long value
+        text = f"{text[:_LONGEST_MESSAGE]} [...]"
+    return printable(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from seqdiff.cells import say
 from seqdiff.files import check_parent, replacing
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def plot(
             from seqdiff.plots import draw_trace, write_figure
 
             write_figure(temporary, draw_trace(trace, number))
-    print(f"{out}: {trace.names[number]}, {trace.num_steps[number] + 1} states")
+    say(f"{out}: {trace.names[number]}, {trace.num_steps[number] + 1} states")
 
 
 def choose_row(trace: Trace, wanted: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import tempfile
 from contextlib import ExitStack
 from importlib.metadata import entry_points
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from seqdiff.cells import printable, say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.extensions import (
     SampleOptions,
@@ -198,9 +200,9 @@ def sample(
     if out is not None:
         least, most = min(drawn.lengths), max(drawn.lengths)
         span = f"{least}" if least == most else f"{least} to {most}"
-        print(f"{out}: {len(drawn.sequences)} x {span} {trained.datamodule.token_name}s")
+        say(f"{out}: {len(drawn.sequences)} x {span} {trained.datamodule.token_name}s")
     if drawn.clamped:
-        print(
+        say(
             f"{drawn.clamped:,} times the probabilities of a token's jumps added up to more than 1 "
             "and were scaled down; increase --num-steps to make this rarer"
         )
@@ -329,7 +331,10 @@ def _print(trained: Run, sequences: list[str], names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"samples.{trained.datamodule.file_suffix}"
         find_writer(path)(path, sequences, names)
-        print(path.read_text(encoding="utf-8"), end="")
+        text = path.read_text(encoding="utf-8")
+    if sys.stdout.isatty():  # a file or a program gets the names as they are
+        text = "\n".join(map(printable, text.split("\n")))
+    print(text, end="")
 
 
 extend(

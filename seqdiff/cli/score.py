@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, Several, extend, parse_signals
 from seqdiff.data import Reader, choose_reader, find_readers
@@ -91,9 +92,9 @@ def score(
     )
     if out is None:
         print(scores)
-        print(about)
+        say(about)
         return
-    print(f"{out}: {about}")
+    say(f"{out}: {about}")
 
 
 def _source(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from seqdiff.cells import say
 from seqdiff.cli.extensions import command_line
 from seqdiff.cli.options import ConfigAndFlags, respell
 
@@ -66,8 +67,12 @@ def train(
         directory, done = resume, "trained"
         fit(directory, partial(resume_run, directory, options))
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        said = [f"{directory}: {done}", f"next: {command_line('evaluate', directory)}"]
-        print("; ".join([said[0], *out_of_time(directory), said[1]]))
+        early = out_of_time(directory)
+        said = [
+            f"{directory}: {'stopped' if early else done}",
+            f"next: {command_line('evaluate', directory)}",
+        ]
+        say("; ".join([said[0], *early, said[1]]))
 
 
 def out_of_time(directory: Path) -> list[str]:
@@ -90,7 +95,7 @@ def out_of_time(directory: Path) -> list[str]:
     hours, minutes = divmod(minutes, 60)
     longer = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
     resume = command_line("train", "--resume", directory, "--trainer.max_time", longer)
-    reached = f"trainer.max_time ended it after step {step:,} of {trainer['max_steps']:,}"
+    reached = f"trainer.max_time ended the training after step {step:,} of {trainer['max_steps']:,}"
     return [reached, f"to continue: {resume}"]
 
 

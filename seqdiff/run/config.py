@@ -23,6 +23,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from seqdiff.backbones import Backbone
+from seqdiff.checks import check_seed
 from seqdiff.data import ReservingTokenizer, SequenceDataModule
 from seqdiff.denoiser import usual_parameterization
 from seqdiff.experts import ExpertsConfig
@@ -273,8 +274,9 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
         try:
             hint = _hint([*arguments, *flags])
         except (UntrustedCodeError, _MisfitError) as plainer:
-            raise type(plainer)(f"{path}: {plainer}") from error
-        raise ValueError(f"{path}: {message}{hint}") from error
+            where = _where(path, flags, str(plainer))
+            raise type(plainer)(f"{where}{plainer}") from error
+        raise ValueError(f"{_where(path, flags, message)}{message}{hint}") from error
     for (part, linked), (*_, origin) in _LINKED.items():
         value = (parsed[part].get("init_args") or {}).get(linked)
         if value is not None:
@@ -293,6 +295,14 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
     del parsed["config"], parsed["base"], parsed["preset"]
     unquote(parsed)
     return parsed.clone(with_meta=False)
+
+
+def _where(path: Path, flags: Sequence[str], message: str) -> str:
+    """Name the file that a message is about, or nothing if it is about a flag."""
+    for key, _ in read_flags(flags):
+        if re.search(rf"(?<![\w.]){re.escape(key.rstrip('+'))}(?![\w.])", message):
+            return ""
+    return f"{path}: "
 
 
 def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -335,6 +345,7 @@ def instantiate(parsed: ParsedRun) -> RunConfig:
         TypeError: If a value has the wrong type for its constructor.
         ValueError: If a value is not valid for its constructor.
     """
+    check_seed("RunConfig.seed", parsed["seed"])
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(parsed["seed"])
         built = _instantiate(parsed)
@@ -407,7 +418,8 @@ class _MisfitError(ValueError):
 def _check_value(key: str, hint: object, value: object) -> None:
     """Raise ``_MisfitError`` if a value cannot have a type."""
     if fits(hint, value) is False:
-        example = f"[{value}]" if describe(hint).startswith("a list") else None
+        listed = describe(hint).startswith("a list") and not isinstance(value, list)
+        example = f"[{value}]" if listed else None
         fix = f"write {example}" if example else "correct it"
         raise _MisfitError(f"{key} must be {describe(hint)}, got {value}; {fix}")
 
@@ -499,7 +511,14 @@ def _hint_of_class(key: str, base: type, value: object, linked: str = "", more: 
     check_trusted(key, str(named))
     try:
         cls = import_path(short[0] if short else str(named))
-    except (ImportError, AttributeError, ValueError):
+    except ImportError:
+        if "." in str(named):
+            raise _MisfitError(
+                f"{key} must be the import path of a class, got {named}; choose from "
+                f"{', '.join(choices) or 'your own'}{more}"
+            ) from None
+        cls = None
+    except (AttributeError, ValueError):
         cls = None
     if not (isinstance(cls, type) and issubclass(cls, base)):
         return f"; choose from {', '.join(choices) or 'your own import path'}{more}"

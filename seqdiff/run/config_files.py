@@ -63,7 +63,9 @@ def config_files(path: Path) -> list[Path]:
         chain.append(current)
         content = read_yaml(current)
         if not isinstance(content, dict):
-            raise ValueError(f"{current} must hold `key: value` lines, got {content!r}; add some")
+            raise ValueError(
+                f"{current} must hold `key: value` lines, got {str(content)[:60]!r}; add some"
+            )
         base = content.get("base")
         current = None if base is None else current.parent / str(base)
     return chain[::-1]
@@ -80,9 +82,10 @@ def read_yaml(path: Path) -> Any:
             text = file.read(_MOST_CHARACTERS + 1)
         check_yaml(text)
         return yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError of dates and very long numbers
         raise ValueError(
-            f"{path} must be YAML, got: {one_line(str(error))}; correct that line"
+            f"{path} must be YAML within the limits of seqdiff, got: {one_line(str(error))}; "
+            "correct it"
         ) from error
 
 

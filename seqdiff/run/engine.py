@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from seqdiff.cells import describe_error
+from seqdiff.cells import describe_error, say
 from seqdiff.checks import check_count
 from seqdiff.extras import require_extra
 from seqdiff.files import check_folder, replacing, write_bytes
@@ -275,6 +274,7 @@ class RayEngine(Engine):
         """Begin with the first shard."""
         self._next = 0
         self._owns_ray = False
+        self._on_term: Any = signal.SIG_DFL
 
     def device_type(self, run: Trained) -> str:
         """Return the type of the device of the workers."""
@@ -339,15 +339,16 @@ class RayEngine(Engine):
         ray: Any = require_extra("ray", f"{self.command} --engine ray", "ray")
         workers = self.num_workers
         if not ray.is_initialized():
+            before = signal.getsignal(signal.SIGTERM)
             quiet = {"log_to_driver": False, "logging_level": "ERROR"}
             if self.address is None:
                 cores = os.cpu_count() or 1
                 workers = workers or max(1, cores // self.threads)
                 if workers * self.threads > cores:
-                    print(
+                    say(
                         f"seqdiff: warning: {workers} workers of {self.threads} threads on "
                         f"{cores} cores slow each other down; set OMP_NUM_THREADS=1",
-                        file=sys.stderr,
+                        error=True,
                     )
                 slots = workers * self.threads
                 ray.init("local", num_cpus=slots, include_dashboard=False, **quiet)
@@ -363,6 +364,7 @@ class RayEngine(Engine):
                     ) from error
             self._owns_ray = True
             # Ray's own handler aborts the process; batch systems send SIGTERM at the time limit.
+            self._on_term = before
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
         if workers is None:
@@ -380,7 +382,7 @@ class RayEngine(Engine):
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, self._on_term)
         if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 
@@ -513,6 +515,8 @@ class _Crew:
                 f"{_MOST_DEATHS} deaths {what} ({str(error).splitlines()[0]}); if the memory is "
                 "too small, lower --num-workers or --batch-size"
             )
+        again = "" if number is None else f"; shard {number} is computed again"
+        say(f"seqdiff: warning: a worker died and is replaced{again}", error=True)
         self._ray.kill(worker)
         if job is not None:
             self._waiting.insert(0, job)

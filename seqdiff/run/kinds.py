@@ -29,12 +29,24 @@ def describe(hint: object) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     if get_origin(hint) in (list, tuple):
-        inner = next(iter(get_args(hint)), object)
-        return f"a list of {_MANY.get(inner, 'values')} in brackets"
+        inner = get_args(hint) or (object,)
+        exactly = "" if get_origin(hint) is list or Ellipsis in inner else f"{len(inner)} "
+        return f"a list of {exactly}{_MANY.get(inner[0], 'values')} in brackets"
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(describe(kind) for kind in get_args(hint) if kind is not NoneType)
     origin = get_origin(hint) or hint
     return _WORDS.get(origin, getattr(origin, "__name__", str(origin)))
+
+
+def _fits_all(hint: object, values: list[object]) -> bool | None:
+    """Whether the values of a list have its types; a tuple without ``...`` has a length."""
+    kinds = get_args(hint)
+    if get_origin(hint) is list or Ellipsis in kinds:
+        kinds = kinds[:1] * len(values)
+    if len(kinds) != len(values):
+        return False
+    found = [fits(kind, one) for kind, one in zip(kinds, values, strict=True)]
+    return False if False in found else None if None in found else True
 
 
 def fits(hint: object, value: object) -> bool | None:
@@ -51,7 +63,7 @@ def fits(hint: object, value: object) -> bool | None:
     if origin is Literal:
         return str(value) in map(str, get_args(hint))
     if origin in (list, tuple):
-        return isinstance(value, list) or str(value).startswith("[")
+        return _fits_all(hint, value) if isinstance(value, list) else str(value).startswith("[")
     if hint is NoneType:
         return value in _EMPTY
     if hint in (int, float):

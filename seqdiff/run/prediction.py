@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Float, Float32, Int64, Integer
 
 from seqdiff.backbones import Backbone, require_layer
+from seqdiff.cells import say
 from seqdiff.data import StrandTokenizer
 from seqdiff.run.directory import Trained
 from seqdiff.run.engine import Engine, Shard
@@ -57,11 +57,11 @@ def check_readable(
             )
     learnt, longest = run.datamodule.context_length, max(rows, key=lambda name: len(rows[name]))
     if learnt is not None and len(rows[longest]) > learnt:
-        print(
+        say(
             f"seqdiff: warning: hidden states extrapolate where a record has more than the "
             f"{learnt:,} {unit}s of the rows that {run.directory} was trained on; the longest, "
             f"{longest!r}, has {len(rows[longest]):,}",
-            file=sys.stderr,
+            error=True,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 
+from seqdiff.cells import say
 from seqdiff.data import Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run.directory import Trained
@@ -164,11 +164,11 @@ def _check_lengths(readings: list[_Reading], run: Trained) -> None:
         )
     if learnt is not None and length > learnt:
         names = {r.record for r in readings if len(r.tokens) > learnt}
-        print(
+        say(
             f"seqdiff: warning: scores extrapolate where a record has more than the {learnt:,} "
             f"{unit}s of the rows that {run.directory} was trained on: {len(names):,}, the longest "
             f"{longest.record!r} with {length:,}",
-            file=sys.stderr,
+            error=True,
         )
 
 

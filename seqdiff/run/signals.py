@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from seqdiff.cells import say
 from seqdiff.data import Signals, Split
 from seqdiff.run.directory import Trained
 
@@ -152,11 +152,11 @@ def warn_of_range(run: Trained, values: Signals) -> None:
         own = own[~np.isnan(own)]
         outside = (own < low[column] - margin[column]) | (own > high[column] + margin[column])
         if outside.any():
-            print(
+            say(
                 f"seqdiff: warning: {name} was between {low[column]:.4g} and {high[column]:.4g} in "
                 f"training; {int(outside.sum()):,} of {len(own):,} values lie far outside, for "
                 f"example {own[outside][0]:.4g}",
-                file=sys.stderr,
+                error=True,
             )
 
 

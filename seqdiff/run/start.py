@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
@@ -67,7 +68,9 @@ _NOISE = (
 def start_run(parsed: ParsedRun) -> Path:
     """Train from the beginning; with ``max_steps`` 0, save the network without training.
 
-    Names of files are saved as absolute paths, so that the run can be used from any folder.
+    If the run directory holds a checkpoint of the same configuration, that run is continued: a job
+    that was killed can be repeated with its own command. Names of files are saved as absolute
+    paths, so that the run can be used from any folder.
 
     Args:
         parsed: From ``parse_run``.
@@ -76,8 +79,8 @@ def start_run(parsed: ParsedRun) -> Path:
         The run directory.
 
     Raises:
-        FileExistsError: If the run directory already holds a checkpoint or weights. Other files of
-            a run are overwritten.
+        FileExistsError: If the run directory already holds a checkpoint of another configuration,
+            or weights without one. Other files of a run are overwritten.
         KeyboardInterrupt: If a signal stopped the training; it is saved if it has begun.
         OSError: If the run directory cannot be made or written to, or another process trains in it.
         ValueError: If the configuration does not fit together, names no run directory, or starts
@@ -92,8 +95,6 @@ def start_run(parsed: ParsedRun) -> Path:
     make_absolute(parsed)
     config = instantiate(parsed)
     directory = config.output
-    if is_first_process():
-        _check_unused(directory)
     _check_tokens(config)
     if isinstance(config.backbone, PublishedBackbone):
         options = parsed["backbone"]["init_args"]
@@ -105,13 +106,17 @@ def start_run(parsed: ParsedRun) -> Path:
         options["published_shape"] = config.backbone.published_shape  # the run needs no folder
     for argument, value in config.data.found().items():
         parsed["data"]["init_args"][argument] = value
+    if (directory / CHECKPOINT_NAME).exists() and _is_of(directory, parsed):
+        return resume_run(directory)
+    if is_first_process():
+        _check_unused(directory)
     if config.trainer.max_steps == 0:
         return _keep(parsed, config, directory)
     return _fit(parsed, config, directory, resume=False)
 
 
 def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
-    """Continue a run as if it had never stopped.
+    """Continue a run as if it had never stopped; without flags, a finished run stays as it is.
 
     Args:
         directory: The run directory.
@@ -121,8 +126,9 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         FileNotFoundError: If there is no run, or no checkpoint in it.
         KeyboardInterrupt: If a signal stopped the training; it is saved if it has begun.
         OSError: If another process trains in the run directory.
-        ValueError: If the checkpoint does not fit, the run is already finished, a flag changes
-            the run directory or ``start_from``, or it is a packaged model.
+        ValueError: If the checkpoint does not fit, the run is already finished and there are
+            flags, one of them changes the run directory or ``start_from``, or it is a packaged
+            model.
     """
     packaged = packaged_name(find_run(directory))
     if packaged is not None:
@@ -142,7 +148,19 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
             )
     make_absolute(parsed)
     with _alone("resume.directory", directory):
-        return _fit(parsed, config, directory, resume=True)
+        return _fit(parsed, config, directory, resume=True, may_be_done=not flags)
+
+
+def _is_of(directory: Path, parsed: ParsedRun) -> bool:
+    """Whether a run directory holds a run of this configuration."""
+    path = directory / CONFIG_NAME
+    if not path.is_file():
+        return False
+    both = [yaml.safe_load(dump(one)) for one in (parsed, parse_run(path))]
+    for content in both:
+        content.pop("provenance", None)
+        content.pop("resumed", None)
+    return both[0] == both[1]
 
 
 def _check_network(written: ParsedRun, parsed: ParsedRun) -> None:
@@ -172,8 +190,8 @@ def _check_unused(directory: Path) -> None:
     """Raise ``FileExistsError`` if there is a run that could be resumed, or its result."""
     if (directory / CHECKPOINT_NAME).exists():
         raise FileExistsError(
-            f"RunConfig.output must not hold a run already, got {directory}; "
-            f"resume it: {_resume(directory)}, or choose another --output"
+            "RunConfig.output must not hold a run of another configuration, got "
+            f"{directory}; resume that one: {_resume(directory)}, or choose another --output"
         )
     if (directory / WEIGHTS_NAME).exists():
         raise FileExistsError(
@@ -266,7 +284,14 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     return directory
 
 
-def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool) -> Path:
+def _fit(
+    parsed: ParsedRun,
+    config: RunConfig,
+    directory: Path,
+    *,
+    resume: bool,
+    may_be_done: bool = False,
+) -> Path:
     denoiser = compose(config) if resume else _begin(config)
     count_words(denoiser, config.data)
     module = DiffusionModule(
@@ -282,11 +307,12 @@ def _fit(parsed: ParsedRun, config: RunConfig, directory: Path, *, resume: bool)
     checkpoint = directory / CHECKPOINT_NAME if resume else None
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
     exported = (directory / WEIGHTS_NAME).exists()
-    if checkpoint is not None and not exported and done.step >= config.trainer.max_steps:
-        # The process was killed between the two files of its first and last save.
-        if is_first_process():
+    if checkpoint is not None and done.step >= config.trainer.max_steps:
+        if not exported and is_first_process():
+            # The process was killed between the two files of its first and last save.
             _write_weights(directory, config, denoiser, read_average(checkpoint))
-        return directory
+        if not exported or may_be_done:
+            return directory
     _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
     trainer = build_trainer(
         config.trainer,
@@ -463,3 +489,4 @@ def quieten_lightning() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in _NOISE:
         warnings.filterwarnings("ignore", message=message, module="lightning")
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

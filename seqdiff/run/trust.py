@@ -113,6 +113,10 @@ def check_trusted(owner: str, path: str) -> None:
         UntrustedCodeError: If it is not part of a trusted module.
     """
     root, known = path.partition(".")[0], trusted_modules()
+    if "." in path and not _IMPORT_PATH.fullmatch(path):
+        raise UntrustedCodeError(
+            f"{owner} must be an import path such as module.Class, got {path}; correct it"
+        )
     if "." in path and root not in known and not _exists(root):
         raise UntrustedCodeError(
             f"{owner} must be a class of {', '.join(known)}, got {path}, and no module {root} is "

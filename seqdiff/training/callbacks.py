@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
+from seqdiff.backbones import first_broken
 from seqdiff.files import write_bytes
 from seqdiff.objectives import BlockNELBO
 from seqdiff.progress import Bar
@@ -274,15 +275,16 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         the checkpoint last, so that the weights of a checkpoint are always exported.
 
         Raises:
-            FloatingPointError: If the last loss or a parameter is not finite; the files are kept.
+            FloatingPointError: If the last loss or a parameter is not finite, see
+                ``first_broken``; the files are kept.
             OSError: If the disk is full; each file is then the old one.
         """
         assert isinstance(pl_module, DiffusionModule)
         pl_module.check_finite()
-        broken = [n for n, p in pl_module.named_parameters() if not bool(p.isfinite().all())]
-        if broken:
+        broken = first_broken(dict(pl_module.named_parameters()))
+        if broken is not None:
             raise FloatingPointError(
-                f"RunCheckpoint must save finite weights, got a NaN or inf in {broken[0]} at step "
+                f"RunCheckpoint must save finite weights, got {broken} at step "
                 f"{trainer.global_step}; lower optim.lr"
             )
         if self.ema is not None:

@@ -19,6 +19,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
+from seqdiff.cells import say
 from seqdiff.files import append_text, replacing, write_bytes
 from seqdiff.training.callbacks import (
     EMA,
@@ -62,13 +63,14 @@ class MetricsFile(Logger):
     Lightning's CSVLogger rewrites the file, has one column per metric, and cannot drop rows.
     """
 
-    def __init__(self, path: Path, *, first_step: int) -> None:
-        """Open or continue a file.
+    def __init__(self, path: Path, *, first_step: int, every: int) -> None:
+        """Open or continue a file; a warning names the steps whose rows are missing.
 
         Args:
             path: The file; it is not opened for writing before the first row.
             first_step: Rows from this step on are dropped; a run that stopped after its last
                 checkpoint leaves such rows.
+            every: Steps between two rows.
 
         Raises:
             ValueError: If the file is no metrics file.
@@ -76,6 +78,13 @@ class MetricsFile(Logger):
         super().__init__()
         self.path = path
         self._kept = rows_before(first_step, path) if first_step > 0 and path.exists() else []
+        last = max((int(row[0]) for row in self._kept), default=-1)
+        if last + every < first_step and is_first_process():
+            say(
+                f"seqdiff: warning: {path} has no rows of steps {last + 1} to {first_step - 1}; "
+                "they were lost, and the training goes on without them",
+                error=True,
+            )
         self._ready = False
 
     @property
@@ -164,7 +173,7 @@ class Board(TensorBoardLogger):
             raise OSError(
                 error.errno,
                 f"{self.log_dir} must be writable, got: {error.strerror or error}; free some space "
-                "or move it",
+                "or use another disk",
             ) from error
 
 
@@ -217,7 +226,8 @@ def build_trainer(
     arguments["limit_val_batches"] = 0 if config.val_check_interval is None else 1.0
     if config.strategy == "fsdp":
         arguments["strategy"] = ShardedStrategy()
-    metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step)
+    every = config.log_every_n_steps
+    metrics = MetricsFile(directory / METRICS_NAME, first_step=done.step, every=every)
     board = Board(directory, name="", version="tensorboard", purge_step=done.step)
     try:
         trainer = Trainer(

@@ -69,7 +69,7 @@ def encode_weights(weights: dict[str, Tensor], tokenizer: str, model: str) -> by
         model: ``Denoiser.description``, the meaning of the outputs.
 
     Raises:
-        FloatingPointError: If a weight is NaN or infinite.
+        FloatingPointError: If a weight is NaN or infinite, see ``first_broken``.
     """
     broken = first_broken(weights)
     if broken is not None:
@@ -231,7 +231,8 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
     for place, kind in needed.items():
         found, name = _at(content, place), ".".join(map(str, place))
         if not isinstance(found, kind):
-            raise _damaged(path, f"{name} of type {kind.__name__}, got none")
+            got = "nothing" if found is None else type(found).__name__
+            raise _damaged(path, f"{name} of type {kind.__name__}, got {got}")
         if isinstance(found, int | float) and not found >= 0:
             raise _damaged(path, f"{name} of at least 0, got {found}")
     if _at(content, _STEPS) != content["global_step"]:
@@ -244,6 +245,8 @@ def read_progress(path: Path, module: DiffusionModule, datamodule: object) -> Pr
         names = dict(module.denoiser.named_parameters())
         expected = {AVERAGE_PREFIX + name: parameter for name, parameter in names.items()}
         check_weights(str(path), {**expected, "num_updates": torch.tensor(0)}, average)
+        if bool(average["num_updates"] < 0):
+            raise _damaged(path, "callbacks.EMA.num_updates of at least 0, got less")
     if content["log_window"]["totals"].shape != (2,):
         raise _damaged(path, "log_window.totals of shape (2,), got another")
     seconds = _at(content, _SECONDS) or 0.0
@@ -270,6 +273,8 @@ def read_checkpoint(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged file raises many kinds
         said = describe_error(error).partition(". ")[0]
+        if isinstance(error, zipfile.BadZipFile):
+            said = f"a damaged file, or the beginning of one ({said})"
         fix = "start again with another --output"
         if (path.parent / WEIGHTS_NAME).exists():
             fix = f"start another run from the exported weights: --start_from {path.parent}"
@@ -327,6 +332,8 @@ def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, objec
             expected = {"momentum_buffer": like}
         place = f"{path}: optimizer_states.0.state.{index}"
         check_weights(place, expected, state if isinstance(state, dict) else {})
+        if bool((state["exp_avg_sq"] < 0).any()):
+            raise _damaged(path, f"optimizer_states.0.state.{index}.exp_avg_sq of at least 0")
 
 
 def _damaged(path: Path, requirement: str) -> ValueError:
@@ -367,7 +374,8 @@ def check_weights(
 
     Raises:
         ValueError: If a key is missing, unexpected or misshapen, an integer tensor has another
-            type, or a number is NaN or infinite; the message names the first.
+            type, or a number is not one of a network, see ``first_broken``; the message names the
+            first.
     """
     missing = sorted(expected.keys() - weights.keys())
     unexpected = sorted(weights.keys() - expected.keys())
@@ -398,8 +406,8 @@ def check_weights(
     broken = first_broken(weights)
     if broken is not None:
         raise ValueError(
-            f"{owner} must hold finite numbers, got {broken}; use a checkpoint from before it "
-            "diverged, or copy the file again"
+            f"{owner} must hold finite numbers of usual size, got {broken}; use a checkpoint "
+            "from before it diverged, or copy the file again"
         )
 
 

@@ -72,7 +72,9 @@ def sample(network: Backbone, guided: float | None, **options) -> tuple[Tensor, 
     return found.tokens, found.nfe
 
 
-@pytest.mark.parametrize("guided", [None, pytest.param(1.0, marks=pytest.mark.slow), 2.0])
+@pytest.mark.parametrize(
+    "guided", [None, *(pytest.param(g, marks=pytest.mark.slow) for g in (1.0, 2.0))]
+)
 @pytest.mark.parametrize("name", ["transformer", "mamba"])
 def test_what_a_network_keeps_changes_no_token(name: str, guided: float | None) -> None:
     """Against a network that reads the whole row again; rows stop at different positions.

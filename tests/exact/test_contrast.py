@@ -95,6 +95,7 @@ def test_an_autoregressive_model_is_exact() -> None:
     assert found.standard_error[0] == 0 and math.isinf(found.degrees[0]) and found.nfe[0] == 2
 
 
+@pytest.mark.slow
 def test_masks_share_the_truth_and_the_error_is_honest() -> None:
     """4,000 pairs of 8 evaluations; the false-alarm rate of each assertion is 1e-6.
 
@@ -122,6 +123,7 @@ def test_masks_share_the_truth_and_the_error_is_honest() -> None:
     assert excess(ours.standard_error**2 + theirs.standard_error**2) > Z + 3.1
 
 
+@pytest.mark.slow
 def test_shared_masks_reduce_the_variance() -> None:
     """Broken twin: independent masks for both rows, whose variance is twenty times as large.
 

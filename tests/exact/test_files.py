@@ -63,7 +63,8 @@ def test_one_message_names_the_file_of_the_user(tmp_path: Path) -> None:
         with replacing(temporary) as deeper:
             deeper.write_text("half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    expected = f"{path} must be writable, got: No space left on device; free some space or move it"
+    expected = f"{path} must be writable, got: No space left on device; free some "
+    expected += "space or use another disk"
     assert caught.value.strerror == expected
     assert list(tmp_path.iterdir()) == []
 
@@ -222,8 +223,10 @@ def test_a_folder_has_one_owner_until_its_process_ends(tmp_path: Path) -> None:
     with running(LOCK, tmp_path) as process:
         with pytest.raises(BlockingIOError) as caught, owning("run.output", tmp_path):
             raise AssertionError("two owners")
-        said = rf"run\.output must not be in use, got {tmp_path}, which process {process.pid} on "
-        said += rf"{socket.gethostname()}, started 20\S+ \S+, writes to; wait until it ends, or "
+        said = rf"run\.output must not be in use, got {tmp_path}: process {process.pid} on "
+        said += (
+            rf"{socket.gethostname()}, started 20\S+ \S+, writes to it; wait until that ends, or "
+        )
         assert re.fullmatch(said + "choose another folder", str(caught.value.strerror))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -309,7 +312,7 @@ for write, content in ((write_bytes, bytes(12345)), (append_text, "a" * 1001)):
         text=True,
         check=True,
     )
-    said = f"{path} must be writable, got: File too large; free {{}} bytes or move it"
+    said = f"{path} must be writable, got: File too large; free {{}} bytes or use another disk"
     assert done.stdout.splitlines() == [said.format("12,345"), said.format("1,001")]
     append_text(path, "b")
     assert path.read_text() == "a" * 1000 + "b"

@@ -1,15 +1,19 @@
 """Names that a spreadsheet would compute, or a terminal obey."""
 
 import csv
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdiff.cells import describe_error, printable, read_cell, write_cell
+from genomics.design.designs import write_tsv
+from seqdiff.cells import describe_error, printable, read_cell, say, write_cell
 from seqdiff.cli import app
 from seqdiff.cli.app import main
+from seqdiff.cli.sample import _print
+from seqdiff.run import load
 
 HOSTILE = ["=cmd|'/C calc'!A0", "+1", "-2+3", "@SUM(A1)", "\x1b]0;owned\x07", "a\u202eb", "'=1"]
 
@@ -42,8 +46,32 @@ def test_a_lack_of_memory_has_words(capsys: pytest.CaptureFixture[str], monkeypa
 
     monkeypatch.setattr(app, "parse", parse)
     assert main(["models"]) == 2
-    said = "the memory is too small for one batch: memory error; lower the batch size or the length"
+    said = "the memory is too small: memory error; lower the batch size or the length, or take a "
+    said += "smaller network"
     assert capsys.readouterr().err == f"seqdiff: error: {said}\n"
+
+
+def test_lines_for_the_user_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    say("run\x1b[2J: trained")
+    say("a\nb", error=True)
+    assert capsys.readouterr() == ("run\\x1b[2J: trained\n", "a\\x0ab\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_printed_samples_obey_no_name(
+    terminal: bool, trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    """A terminal gets escaped names, and a file or another program gets them as they are."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    _print(load(trained), ["ACG", "TTT"], ["\x1b[2J", "b"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("\\x1b[2J" in line for line in lines) == terminal
+    assert any("\x1b" in line for line in lines) != terminal
+    assert sum("TTT" in line for line in lines) == 1
+
+
+def test_tables_of_designs_hold_cells() -> None:
+    assert write_tsv([{"name": "=1+1", "=a": 0.5}]) == "name\t'=a\n'=1+1\t0.5\n"
 
 
 @pytest.mark.parametrize("text", ["chr1", "-", "+", "a=b", "1e-5", "e. coli @ 37", ""])

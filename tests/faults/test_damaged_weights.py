@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from seqdiff.backbones import first_broken
+from seqdiff.backbones import first_broken, hub
 from seqdiff.training.weights import check_weights, encode_weights
 
 COMMANDS = {
@@ -43,26 +43,34 @@ def put(value: float) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("damage", ["nan", "huge"])
-def test_no_command_writes_a_result(folder: Path, command: str, damage: str, fails) -> None:
-    """A NaN is found when weights are read, and huge values when a result is not finite."""
+@pytest.mark.parametrize("damage", ["nan", "huge", "large"])
+def test_no_command_writes_a_result(
+    folder: Path, command: str, damage: str, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NaN and a huge number are found when weights are read, smaller ones in a result."""
     path = folder / "RUN" / "model.safetensors"
-    name = change(path, put(float("nan")) if damage == "nan" else lambda weight: weight * 1e38)
+    if damage == "large":
+        monkeypatch.setattr(hub, "_LARGEST_WEIGHT", float("inf"))
+        name = change(path, lambda weight: weight * 1e38)
+    else:
+        name = change(path, put(float("nan") if damage == "nan" else 1e30))
     before = sorted(folder.rglob("*"))
     message = fails(COMMANDS[command].split())
     assert sorted(folder.rglob("*")) == before
-    if damage == "nan":
-        assert f"{Path('RUN/model.safetensors')} must hold finite numbers, got 1 NaN" in message
-        assert name in message
-    else:
+    if damage == "large":
         assert "must give finite" in message
+    else:
+        got = "1 NaN or inf" if damage == "nan" else "1 beyond ±1e+09"
+        wanted = f"{Path('RUN/model.safetensors')} must hold finite numbers of usual size, got "
+        assert wanted + got in message and name in message
 
 
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (put(float("inf")), "must hold finite numbers, got 1 NaN or inf of "),
-        (put(-float("inf")), "must hold finite numbers, got 1 NaN or inf of "),
+        (put(float("inf")), "must hold finite numbers of usual size, got 1 NaN or inf of "),
+        (put(-float("inf")), "must hold finite numbers of usual size, got 1 NaN or inf of "),
+        (put(-2e9), "must hold finite numbers of usual size, got 1 beyond ±1e+09 of "),
         (lambda weight: weight.to(torch.int32), "of torch.int32, not torch.float32"),
         (lambda weight: weight.to(torch.bool), "of torch.bool, not torch.float32"),
     ],
@@ -76,8 +84,9 @@ def test_what_weights_hold(folder: Path, edit, said: str, words: str, fails) -> 
     assert not (folder / "new").exists()
 
 
+@pytest.mark.parametrize("value", [torch.nan, 1e30])
 @pytest.mark.parametrize("part", ["state_dict", "average", "exp_avg"])
-def test_checkpoints_with_a_nan_do_not_resume(folder: Path, part: str, fails) -> None:
+def test_checkpoints_with_a_nan_do_not_resume(folder: Path, part: str, value: float, fails) -> None:
     """In the weights, in their average and in the optimizer's moments."""
     path = folder / "RUN" / "last.ckpt"
     content = torch.load(path, weights_only=True)
@@ -88,10 +97,24 @@ def test_checkpoints_with_a_nan_do_not_resume(folder: Path, part: str, fails) ->
     else:
         tensors = content["optimizer_states"][0]["state"][0]
     name = next(name for name in reversed(tensors) if tensors[name].numel() > 1)
-    tensors[name].view(-1)[0] = torch.nan
+    tensors[name].view(-1)[0] = value
     torch.save(content, path)
     message = fails(["train", "--resume", "RUN", "--trainer.max_steps=2"])
-    assert f"must hold finite numbers, got 1 NaN or inf of {tensors[name].numel():,}" in message
+    got = "1 beyond ±1e+09" if value == 1e30 else "1 NaN or inf"
+    assert f"got {got} of {tensors[name].numel():,} in " in message
+
+
+def test_other_numbers_of_a_checkpoint_are_checked(folder: Path, fails) -> None:
+    path = folder / "RUN" / "last.ckpt"
+    content = torch.load(path, weights_only=True)
+    content["callbacks"]["EMA"]["num_updates"].fill_(-5)
+    torch.save(content, path)
+    resume = ["train", "--resume", "RUN", "--trainer.max_steps=2"]
+    assert "must hold callbacks.EMA.num_updates of at least 0, got less" in fails(resume)
+    content["callbacks"]["EMA"]["num_updates"].fill_(1)
+    content["optimizer_states"][0]["state"][0]["exp_avg_sq"].view(-1)[0] = -1
+    torch.save(content, path)
+    assert "must hold optimizer_states.0.state.0.exp_avg_sq of at least 0" in fails(resume)
 
 
 def test_averages_with_a_nan_are_not_exported() -> None:

@@ -371,8 +371,20 @@ KILLED = {
     "score": "score RUN many.fa --evaluations 8 --out out.tsv",
     "variants": "variants RUN --vcf many.vcf --fasta g.fa --evaluations 8 --out out.tsv",
     "embed": "embed RUN --fasta many.fa --out out.npz",
+    "ism": "ism RUN --fasta few.fa --out out.npz",
+    "evaluate": "evaluate RUN --evaluations 8 --json out.json",
+    "report": "report RUN --samples s.fa --reference g.fa --seed 0 --out out.html",
+    "design": "design RUN --num 2 --candidates 20 --seed 0 --out out",
 }
-RESULTS = {"train": "out/model.safetensors", "sample": "out.fa", "embed": "out.npz"}
+RESULTS = {
+    "train": "out/model.safetensors",
+    "sample": "out.fa",
+    "embed": "out.npz",
+    "ism": "out.npz",
+    "evaluate": "out.json",
+    "report": "out.html",
+    "design": "out/designs.tsv",
+}
 
 
 def build_jobs(world: Path) -> dict[str, tuple[bytes, float]]:
@@ -399,7 +411,9 @@ def build_jobs(world: Path) -> dict[str, tuple[bytes, float]]:
 def _write_inputs() -> None:
     draw = random.Random(1)
     rows = ["".join(draw.choices("ACGT", k=16)) for _ in range(200)]
-    write_fasta(Path("many.fa"), [f"r{i}" for i in range(200)], rows)
+    names = [f"r{i}" for i in range(200)]
+    write_fasta(Path("many.fa"), names, rows)
+    write_fasta(Path("few.fa"), names[:20], rows[:20])
     genome = "".join(Path("g.fa").read_text().split(">chr2")[0].splitlines()[1:])
     lines = [f"chr1\t{i + 1}\t.\t{genome[i]}\tA,C,G,T\t.\t.\t.\n" for i in range(20, 60)]
     header = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
@@ -437,25 +451,18 @@ def kill(world: Path, name: str, seed: int, expected: bytes, seconds: float) -> 
         shutil.copytree(world, folder)
         before = set(_files(folder))
         for _ in range(draw.choice((1, 1, 2, 3))):
-            found = run(_continued(name, folder), folder, kill_after=draw.random() * seconds)
+            found = run(_job(name), folder, kill_after=draw.random() * seconds)
             if found.code >= 0:
                 break
             kills += 1
         if found.code < 0:
-            found = run(_continued(name, folder), folder)
+            found = run(_job(name), folder)
         where = f"{name}, seed {seed}, {kills} kills: {found.output}"
         _check(found.code == 0, where)
         _check(_result(name, folder) == expected, f"another result: {where}")
         left = [file for file in set(_files(folder)) - before if Path(file).name.startswith(".")]
         _check(not [file for file in left if _ours(file)], f"{left} stay: {where}")
     return kills
-
-
-def _continued(name: str, folder: Path) -> str:
-    """Return the command that goes on where a killed one stopped."""
-    if name == "train" and (folder / "out" / "last.ckpt").exists():
-        return "train --resume out"
-    return _job(name)
 
 
 def _check(holds: bool, said: str) -> None:

@@ -42,10 +42,10 @@ def auroc(task: LabelledTask, variant: str, strategy: Strategy, conjoin: Conjoin
     ("variant", "strategy", "conjoin"),
     [
         ("ph", "full", "none"),
-        ("ph", "full", "test"),
-        ("ph", "full", "train"),
-        ("ps", "full", "none"),
-        ("ph", "probe", "test"),
+        pytest.param("ph", "full", "test", marks=pytest.mark.slow),
+        pytest.param("ph", "full", "train", marks=pytest.mark.slow),
+        pytest.param("ps", "full", "none", marks=pytest.mark.slow),
+        pytest.param("ph", "probe", "test", marks=pytest.mark.slow),
     ],
 )
 def test_what_can_be_learned_is(variant: str, strategy: Strategy, conjoin: Conjoin) -> None:

@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     )
     last = done.stderr.strip().splitlines()[-1]
     assert f"OSError: [Errno 27] {path} must be writable, got: File too large" in last
-    assert last.endswith("free some space or move it")
+    assert last.endswith("free some space or use another disk")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["out.fa"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -126,6 +127,16 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         read_table(write(tmp_path, TEXT, "t.tsv.gz"))
     with pytest.raises(ValueError, match="must be a table, got"):
         read_table(write(tmp_path, TEXT, "t.parquet"))
+
+
+def test_the_metadata_of_pandas_is_not_read(tmp_path: Path) -> None:
+    """It may be damaged, and an index is a column."""
+    frame = pd.DataFrame({"id": ["a", "b"], "sequence": ["AC", "G"]}).set_index("id")
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet", name="id").names == ["a", "b"]
+    table = pq.read_table(tmp_path / "t.parquet")
+    pq.write_table(table.replace_schema_metadata({"pandas": "{}"}), tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet", name="id").names == ["a", "b"]
 
 
 def test_another_column_named_split_is_not_used(tmp_path: Path) -> None:

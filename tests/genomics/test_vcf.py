@@ -61,6 +61,18 @@ def test_a_file_without_genotypes_or_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_breakends_are_alleles_that_are_not_bases(tmp_path: Path) -> None:
+    """Malformed ones too, at which vcfpy fails; the lines after them are read."""
+    alts = ["G]17:198982]", "]13:123456]T", "C[<ctg1>:7[", "[2JG", "G[", "a]b]c]", "<DEL>"]
+    lines = [f"chr1\t{n}\t.\tA\t{alt},C\t.\t.\t.\n" for n, alt in enumerate(alts, 1)]
+    found = list(read_vcf(written(tmp_path / "v.vcf", f"{HEAD}\n" + "".join(lines))))
+    assert [v.alt for v in found[1::2]] == ["C"] * len(alts)
+    assert [v.alt for v in found[::2]] == [
+        *("G]17:198982]", "]13:123456]T", "C[<CTG1>:7["),
+        *("<BND>", "<BND>", "<BND>", "<DEL>"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "place"),
     [

@@ -221,6 +221,7 @@ def fasta_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extensions, "entry_points", lambda group: found[group])
 
 
+@pytest.mark.slow
 def test_labels_steer_blocks(classes: Path, tmp_path: Path, fasta_writer: None, capsys) -> None:
     """The true fractions are 0.2 and 0.8; the standard error in 2,000 letters is 0.01."""
     out = tmp_path / "a.fa"

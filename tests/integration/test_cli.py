@@ -152,6 +152,30 @@ def test_interrupted(config: Path, tmp_path: Path, capsys, monkeypatch: pytest.M
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_every_command_ends_at_signals(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at Ctrl-C; a signal that the caller ignores, as nohup does, stays ignored."""
+    number = getattr(signal, name)
+    done: list[str] = []
+
+    def sent(arguments: list[str]) -> None:
+        os.kill(os.getpid(), number)
+        done.append("the command went on")
+        raise ValueError
+
+    monkeypatch.setattr(app, "parse", sent)
+    assert main(["score"]) == 130
+    assert capsys.readouterr().err == "seqdiff: interrupted\n" and not done
+    assert signal.getsignal(number) == signal.SIG_DFL
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        assert main(["score"]) == 2 and done
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def test_a_printed_command_trusts_what_this_one_trusts(tmp_path: Path) -> None:
     """Modules of --trust-code, and of classes that were typed."""
     code = f"""

@@ -89,6 +89,7 @@ def test_resume_is_bit_identical(
         assert rows(broken, name) == rows(straight, name) != {}
 
 
+@pytest.mark.slow
 def test_a_run_that_forgets_its_interval_is_not_identical(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ class ByValidation(BlockNELBO):
         return WeightedMLM().terms(*arguments)
 
 
+@pytest.mark.slow
 def test_it_measures_the_average_by_what_training_computes(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +235,7 @@ def test_a_damaged_choice_is_refused(config: Path, tmp_path: Path, fails) -> Non
     run = train(config, tmp_path / "run", *flags)
     content = torch.load(run / "last.ckpt", weights_only=True)
     for damage, said in (
-        ({"beta": 0.5}, "ClippedScheduleSearch.omega of type float, got none"),
+        ({"beta": 0.5}, "ClippedScheduleSearch.omega of type float, got nothing"),
         ({"beta": 0.5, "omega": 0.25}, "BlockNELBO.beta and omega must satisfy"),
     ):
         content["callbacks"]["ClippedScheduleSearch"] = damage

@@ -263,7 +263,21 @@ def test_tracks_keep_their_order_and_become_absolute(tmp_path: Path, monkeypatch
         ("--ema_decay=[1]", "ema_decay must be a number, got [1]; correct it"),
         (
             "--optim.betas=.9",
-            "optim.betas must be a list of numbers in brackets, got 0.9; write [0.9]",
+            "optim.betas must be a list of 2 numbers in brackets, got 0.9; write [0.9]",
+        ),
+        (
+            "--optim.betas=[a,b]",
+            "optim.betas must be a list of 2 numbers in brackets, got ['a', 'b']; correct it",
+        ),
+        (
+            "--optim.betas=[.9]",
+            "optim.betas must be a list of 2 numbers in brackets, got [0.9]; correct it",
+        ),
+        ("--seed=99999999999", "RunConfig.seed must be in [0, 2^32), got 99999999999"),
+        ("--backbone=.Net", "backbone must be an import path such as module.Class, got .Net"),
+        (
+            "--backbone=seqdiff.files.os.system",
+            "backbone must be the import path of a class, got seqdiff.files.os.system; choose",
         ),
         ("--data=no.Module", "got no.Module, and no module no is installed; correct it, or add"),
     ],
@@ -271,5 +285,5 @@ def test_tracks_keep_their_order_and_become_absolute(tmp_path: Path, monkeypatch
 def test_values_of_another_type_are_named_in_words(config: Path, flag: str, said: str) -> None:
     """The message names key, type and value, and not the parser's types."""
     with pytest.raises(ValueError, match=re.escape(said)) as raised:
-        parse_run(config, [flag])
-    assert "<class" not in str(raised.value)
+        instantiate(parse_run(config, [flag]))
+    assert "<class" not in str(raised.value) and str(config) not in str(raised.value)

@@ -131,7 +131,7 @@ def test_run_yaml_is_signed_once_the_checkpoint_is_taken_in(
 def test_checkpoint_that_is_something_else(copied: Path, fails, content: object) -> None:
     torch.save(content, copied / "last.ckpt")
     message = fails(["train", "--resume", str(copied), *MORE])
-    assert "must hold global_step of type int, got none" in message
+    assert "must hold global_step of type int, got nothing" in message
 
 
 def test_weights_that_are_no_tensors(copied: Path, fails) -> None:
@@ -206,6 +206,17 @@ def test_a_torn_last_metric_is_dropped(copied: Path, torn: str) -> None:
     added = path.read_bytes()[len(whole) :].decode().splitlines()
     assert {line.split(",")[0] for line in added} == {"60", "61"}
     assert all(len(line.split(",")) == 3 for line in added)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4])
+def test_lost_metrics_are_said(copied: Path, kept: int, capsys) -> None:
+    """The header alone, and too few rows; the training goes on."""
+    path = copied / "metrics.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+    assert main(["train", "--resume", str(copied), "--trainer.max_steps=70"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(said) == 1 and said[0].startswith(f"seqdiff: warning: {path} has no rows of steps ")
+    assert said[0].endswith(" to 59; they were lost, and the training goes on without them")
 
 
 def test_metrics_that_are_something_else(copied: Path, fails) -> None:

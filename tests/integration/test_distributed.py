@@ -127,7 +127,9 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    "net", [pytest.param(n, marks=() if n == "Caduceus" else pytest.mark.slow) for n in NETS]
+)
 def test_every_network_can_be_sharded(net: str, config: Path, tmp_path: Path) -> None:
     """Over one device, in this process; a part that is not gathered when it is used is an error."""
     plain, sharded = tmp_path / "plain", tmp_path / "sharded"

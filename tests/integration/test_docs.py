@@ -287,6 +287,7 @@ def _run(block: str) -> dict:
     return names
 
 
+@pytest.mark.slow
 def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     (quick,) = blocks("python", PAGES["README.md"])
     (same,) = blocks("python", PAGES["docs/index.md"])

@@ -60,7 +60,7 @@ def test_full_disk_while_saving_keeps_the_last_good_file(
     _fill_disk(monkeypatch, name)
     message = fails(["train", "--resume", str(run), "--trainer.max_steps", "4"])
     assert f"{run / name} must be writable, got: No space left on device; free " in message
-    assert re.search("; free [1-9][0-9,]+ bytes or move it$", message)
+    assert re.search("; free [1-9][0-9,]+ bytes or use another disk$", message)
     assert _snapshot(run).keys() == before.keys()
     assert _snapshot(run)[name] == before[name]
     monkeypatch.undo()
@@ -108,7 +108,7 @@ def test_a_full_disk_in_the_thread_of_tensorboard_is_one_line(
     before = threading.excepthook
     message = fails(["train", str(config)])
     said = f"{tmp_path / 'run' / 'tensorboard'} must be writable, got: No space left on device; "
-    assert said + "free some space or move it" in message
+    assert said + "free some space or use another disk" in message
     assert threading.excepthook is before
 
 
@@ -155,11 +155,9 @@ def test_weights_that_are_not_finite_are_not_saved(
 
 def test_a_run_is_not_overwritten(trained: Path, config: Path, fails) -> None:
     before = _snapshot(trained)
-    message = fails(["train", str(config), "--output", str(trained)])
-    assert (
-        f"seqdiff train --resume {trained} --trust-code tests, or choose another --output"
-        in message
-    )
+    message = fails(["train", str(config), "--output", str(trained), "--seed", "9"])
+    resume = f"seqdiff train --resume {trained} --trust-code tests, or choose another --output"
+    assert "must not hold a run of another configuration" in message and resume in message
     assert _snapshot(trained) == before
 
 
@@ -257,7 +255,7 @@ def test_two_trainings_do_not_mix(copied: Path, config: Path, tmp_path: Path, fa
                 ("resume.directory", copied, resume),
                 ("RunConfig.output", new, ["train", str(config), "--output", str(new)]),
             ):
-                said = f"{owner} must not be in use, got {folder}, which process {process.pid} on "
+                said = f"{owner} must not be in use, got {folder}: process {process.pid} on "
                 assert said in fails(arguments)
             assert [_snapshot(folder) for folder in (copied, new)] == before
             with pytest.MonkeyPatch.context() as patch:

@@ -167,7 +167,12 @@ def test_what_does_not_fit_ends_in_one_line(
     columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
     row = "c\t2\t.\tC\tA\t.\t.\t."
     (tmp_path / "v.vcf").write_text(f"##fileformat=VCFv4.2\n{columns}\n{row}\n")
-    variants = ["variants", *embed[1:3], f"--vcf={tmp_path / 'v.vcf'}", f"--out={tmp_path / 'v'}"]
+    variants = [
+        "variants",
+        *embed[1:3],
+        f"--vcf={tmp_path / 'v.vcf'}",
+        f"--out={tmp_path / 'v.tsv'}",
+    ]
     message = fails([*variants, "--score=marginal"])
     assert "variants.score must be likelihood for the process gaussian" in message
     assert {file.name for file in tmp_path.iterdir()} == {"g.fa", "v.vcf"}

@@ -86,8 +86,12 @@ def test_variants_name_the_line_of_their_own_file(world: Path, tmp_path: Path, c
 def test_a_name_in_two_files_names_both(world: Path, tmp_path: Path, fails) -> None:
     write_fasta(tmp_path / "0.fa", ["a"], ["ACG"])
     write_fasta(tmp_path / "1.fa", ["b", "a"], ["ACG", "ACT"])
-    for name, option in (("score", []), ("embed", ["--fasta"]), ("ism", ["--fasta"])):
-        command = [name, str(world / "run"), *option, str(tmp_path), f"--out={tmp_path / 'a.npz'}"]
+    for name, option, out in (
+        ("score", [], "a.tsv"),
+        ("embed", ["--fasta"], "a.npz"),
+        ("ism", ["--fasta"], "a.npz"),
+    ):
+        command = [name, str(world / "run"), *option, str(tmp_path), f"--out={tmp_path / out}"]
         message = fails(command)
         assert f"{tmp_path / '1.fa'}: record 'a': two files must not have" in message
         assert f"got one in {tmp_path / '0.fa'} too" in message

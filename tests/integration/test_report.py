@@ -1,6 +1,7 @@
 """``seqdiff report``: the page, its numbers and its errors."""
 
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -257,6 +258,24 @@ def test_bad_arguments(world: Path, tmp_path: Path, capsys) -> None:
     assert call(world, page, samples=page) == 2
     assert "report.out must be another file than --samples" in capsys.readouterr().err
     assert page.read_text() == (world / "s.fa").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [("--num=4", "report.num must be at least 10, got 4"), ("--num=12", "at least 20 bases, got")],
+)
+def test_samples_that_cannot_be_compared_are_not_drawn(
+    world: Path, tmp_path: Path, capsys, more: str, said: str
+) -> None:
+    """Too few, or from a run of short rows; nothing is left in the run directory."""
+    run = shutil.copytree(world / "run", tmp_path / "run")
+    if "bases" in said:
+        text = re.sub(r"(?m)^( +length:) \d+$", r"\1 16", (run / "run.yaml").read_text())
+        (run / "run.yaml").write_text(text)
+    before = sorted(run.iterdir())
+    assert main(["report", str(run), f"--reference={world / 'g.fa'}", more]) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(run.iterdir()) == before
 
 
 def test_curves(tmp_path: Path) -> None:

@@ -131,6 +131,26 @@ def test_a_signal_saves_the_step_and_nothing_is_lost(
     assert columns[0] == columns[1]
 
 
+def test_a_command_can_be_repeated(
+    config: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a batch system repeats it: after a signal it continues, and at the end it does nothing."""
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    command = ["train", str(config), "--trainer.max_steps", "7", "--output"]
+    assert main([*command, str(straight)]) == 0
+    with monkeypatch.context() as patch:
+        _send(patch, signal.SIGTERM, [4])
+        assert main([*command, str(broken)]) == 130
+    capsys.readouterr()
+    assert main([*command, str(broken)]) == 0
+    _assert_same(straight, broken)
+    before = {path: path.stat().st_mtime_ns for path in broken.glob("[a-z]*")}
+    for words in (command, ["train", "--resume"]):
+        assert main([*words, str(broken)]) == 0
+        assert f"{broken}: trained; next: " in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in broken.glob("[a-z]*")} == before
+
+
 def test_a_second_signal_stops_at_once(
     config: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,11 +204,7 @@ def test_a_run_killed_while_it_writes_a_file_resumes_or_starts_again(
         with pytest.raises(_Killed):
             main(command)
     assert any(path.name.startswith(".") and path.suffix for path in broken.iterdir())
-    if name == "model.safetensors":
-        assert main(command) == 2
-        command = ["train", "--resume", str(broken)]
-    else:
-        assert not (broken / "last.ckpt").exists()
+    assert (broken / "last.ckpt").exists() == (name == "model.safetensors")
     assert main(command) == 0
     assert (broken / "model.safetensors").read_bytes() == _final(straight)[0]
     assert same(_final(broken)[1]["state_dict"], _final(straight)[1]["state_dict"])
@@ -265,7 +281,7 @@ def test_stop_waits_for_the_accumulated_gradient(config: Path, tmp_path: Path) -
 
 
 def test_resume_continues_past_the_end_when_told(trained: Path, fails, tmp_path: Path) -> None:
-    message = fails(["train", "--resume", str(trained)])
+    message = fails(["train", "--resume", str(trained), "--trainer.max_steps=60"])
     assert "resume.trainer.max_steps must exceed the 60 steps done, got 60" in message
     assert "--resume must" not in message
 

@@ -74,7 +74,7 @@ def test_what_is_read_is_never_written_over(
         out = tmp_path / "link.ring"
         out.symlink_to(rings)
     message = fails(score(trained, rings, out))
-    assert f"score.out must be another file than --ring, got {out}; rename one" in message
+    assert f"score.out must end in .tsv or .parquet, got {out}; rename it" in message
     command = ["sample", str(trained), f"--infill={rings}", "--num=1", "--seed=1", f"--out={out}"]
     message = fails(command)
     assert f"sample.out must be another file than --infill, got {out}; rename one" in message

@@ -130,8 +130,8 @@ def test_a_time_limit_says_how_far_it_came_and_how_to_continue(
     assert said[2:] == [f"to continue: {resume}", f"next: {command_line('evaluate', run)}"]
     step = torch.load(run / "last.ckpt", weights_only=True)["global_step"]
     assert said[:2] == [
-        f"{run}: trained",
-        f"trainer.max_time ended it after step {step:,} of 100,000",
+        f"{run}: stopped",
+        f"trainer.max_time ended the training after step {step:,} of 100,000",
     ]
     assert (
         main(

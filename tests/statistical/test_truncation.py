@@ -190,6 +190,7 @@ def tails() -> dict[str, int]:
     return {name: int(found.sum()) for name, found in counted.items()}
 
 
+@pytest.mark.slow
 def test_random_tails_have_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     low, high = bounds(DRAWS)
     assert all(low <= count <= high for count in tails().values())

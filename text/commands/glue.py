@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from seqdiff.cells import say
 from seqdiff.checks import check_count
 from seqdiff.cli.options import Several
 from seqdiff.files import check_folder
@@ -95,7 +96,7 @@ def glue(
     print("\n".join(notes))
     if out is not None:
         write_tables(out, [table], rows, notes)
-        print(f"{out}: results.jsonl (a line per run), table.json, table.md")
+        say(f"{out}: results.jsonl (a line per run), table.json, table.md")
     check_converged("glue.lr", results)
 
 

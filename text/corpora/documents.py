@@ -197,7 +197,7 @@ def _read_parquet(path: Path, reading: Reading) -> Iterator[Document]:
                     )
                 yield Document(text)
                 row += 1
-    except (arrow.ArrowInvalid, OSError) as error:
+    except (arrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{path}: the parquet file is damaged ({error}); download it again"
         ) from error

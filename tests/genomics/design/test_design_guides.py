@@ -52,7 +52,7 @@ def judged(folder: Path) -> list[float]:
 @pytest.mark.parametrize(
     ("run", "by"),
     [
-        ("blocks", "smc"),
+        pytest.param("blocks", "smc", marks=pytest.mark.slow),
         pytest.param("blocks", "classifier", marks=pytest.mark.slow),
         pytest.param("whole", "smc", marks=pytest.mark.slow),
         pytest.param("whole", "classifier", marks=pytest.mark.slow),

@@ -212,7 +212,7 @@ def test_predictions_have_the_units_of_the_table() -> None:
     )
 
 
-@pytest.mark.parametrize("network", ["conv", "caduceus"])
+@pytest.mark.parametrize("network", ["conv", pytest.param("caduceus", marks=pytest.mark.slow)])
 def test_two_values_with_gaps_and_lengths(network: str) -> None:
     """Each row lacks one of the values; the same seed gives the same weights."""
     sequences, copies = motif_rows(200, 0)
