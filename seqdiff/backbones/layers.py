@@ -118,6 +118,7 @@ class SignalEmbedding(nn.Module):
         self.out = nn.Linear(d_model, d_model)
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.zeros_(self.out.bias)
+        exempt_from_muon(self.hidden.weight, self.out.weight)
 
     def standardise_by(
         self,
@@ -217,6 +218,16 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
     return parameter
 
 
+def exempt_from_muon(*parameters: nn.Parameter) -> None:
+    """Let AdamW train matrices that are not of a layer's main path even if Muon trains others.
+
+    Args:
+        parameters: Get the attribute ``_no_muon``, which ``muon_matrices`` reads.
+    """
+    for parameter in parameters:
+        parameter._no_muon = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def require_positive(owner: str, name: str, size: int) -> None:
     """Check that a size is a positive integer.
 
@@ -283,6 +294,7 @@ class SigmaEmbedding(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(SINUSOID_WIDTH, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim)
         )
+        exempt_from_muon(*self.mlp.parameters())
 
     def forward(self, sigma: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
         """Embed each row's noise, clamped to the range that published networks are trained on.

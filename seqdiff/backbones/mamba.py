@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from seqdiff.backbones.layers import exempt_from_decay, require_positive
+from seqdiff.backbones.layers import exempt_from_decay, exempt_from_muon, require_positive
 from seqdiff.ops.bimamba import Direction, mamba_both_ways, mamba_direction
 
 Combine = Literal["add", "ew_multiply"]
@@ -105,6 +105,7 @@ class SelectiveSSM(nn.Module):
         self.x_proj = nn.Linear(d_inner, dt_rank + 2 * config.d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, d_inner)
         nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
+        exempt_from_muon(self.conv_weight, self.x_proj.weight, self.dt_proj.weight)
         log_min, log_max = math.log(config.dt_min), math.log(config.dt_max)
         dt = torch.empty(d_inner).uniform_(log_min, log_max).exp().clamp(min=config.dt_init_floor)
         with torch.no_grad():

@@ -60,7 +60,7 @@ def train(
     if config is not None:
         parsed = parse_run(config, options)
         directory = parsed["output"]
-        done = "trained" if parsed["trainer"]["max_steps"] else "written, not trained"
+        done = "written, not trained" if parsed["trainer"]["max_steps"] == 0 else "trained"
         fit(directory, partial(start_run, parsed))
     else:
         assert resume is not None
@@ -88,7 +88,7 @@ def out_of_time(directory: Path) -> list[str]:
     if trainer["max_steps"] == 0 or trainer["max_time"] is None:
         return []
     step = steps_done(directory / CHECKPOINT_NAME)
-    if step >= trainer["max_steps"]:
+    if trainer["max_steps"] is None or step >= trainer["max_steps"]:
         return []
     days, hours, minutes, seconds = map(int, trainer["max_time"].split(":"))
     minutes, seconds = divmod(2 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds), 60)

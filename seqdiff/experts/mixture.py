@@ -59,9 +59,10 @@ class NGramExperts(nn.Module):
         network + log u + left[i] * (log p_left - log u) + right[j] * (log p_right - log u)
 
     where u is the distribution without context, and i and j are the lengths of the runs, at most
-    the order. The gates ``left`` and ``right`` start at 1: together with a network of small outputs,
-    training starts near the product of the two experts, which is what Bayes' rule gives for
-    contexts that are independent given the token. The distribution depends on visible tokens only, so all bounds and
+    the order. The gates ``left`` and ``right`` start at 1: together with a network of small
+    outputs, training starts near the product of the two experts, which is what Bayes' rule gives
+    for contexts that are independent given the token. The distribution depends on visible tokens
+    only, so all bounds and
     samplers of the network hold for the mixture.
 
     Attributes:

@@ -47,6 +47,7 @@ from seqdiff.training import (
     check_weights,
     encode_weights,
     is_first_process,
+    is_over,
     loaders,
     read_average,
     read_progress,
@@ -272,6 +273,13 @@ def count_words(denoiser: Denoiser, data: SequenceDataModule) -> None:
     denoiser.experts.count(len(dataset), read)
 
 
+def _is_finished(config: RunConfig, done: Progress) -> bool:
+    """Whether a run has done its steps, or has spent its time where only time limits it."""
+    if config.trainer.max_steps is None:
+        return is_over(config.trainer, done)
+    return done.step >= config.trainer.max_steps
+
+
 def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     """Write a run without training; it cannot be resumed."""
     denoiser = _begin(config)
@@ -307,7 +315,7 @@ def _fit(
     checkpoint = directory / CHECKPOINT_NAME if resume else None
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
     exported = (directory / WEIGHTS_NAME).exists()
-    if checkpoint is not None and done.step >= config.trainer.max_steps:
+    if checkpoint is not None and _is_finished(config, done):
         if not exported and is_first_process():
             # The process was killed between the two files of its first and last save.
             _write_weights(directory, config, denoiser, read_average(checkpoint))
@@ -476,10 +484,10 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     owner = f"RunConfig.start_from {directory}"
     check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
     fix = "give both runs the same backbone, and as many outputs and time inputs"
-    if denoiser.experts is not None:  # they count the new training split
-        weights = {n: w for n, w in weights.items() if not n.startswith(_EXPERTS)}
-        own = denoiser.state_dict().items()
-        weights |= {name: weight for name, weight in own if name.startswith(_EXPERTS)}
+    # Experts count the new training split.
+    weights = {n: w for n, w in weights.items() if not n.startswith(_EXPERTS)}
+    own = denoiser.state_dict().items()
+    weights |= {name: weight for name, weight in own if name.startswith(_EXPERTS)}
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
     denoiser.load_state_dict(weights)
 

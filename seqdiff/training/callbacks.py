@@ -246,7 +246,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if not stepped:
             trainer.should_stop = False
             return
-        finished = trainer.global_step >= trainer.max_steps
+        finished = trainer.global_step >= trainer.max_steps >= 0
         # The processes of a distributed run agree, since the signal comes at different times.
         if trainer.strategy.reduce_boolean_decision(self._signalled, all=False) and not finished:
             self.stopped = trainer.should_stop = True
@@ -488,7 +488,10 @@ class StepBar(BatchCallback, ProgressBar):
             early=True,
         )
         self._task = self._progress.add_task(
-            "training", total=trainer.max_steps, completed=trainer.global_step, metrics=""
+            "training",
+            total=trainer.max_steps if trainer.max_steps >= 0 else None,
+            completed=trainer.global_step,
+            metrics="",
         )
         self._progress.start()
 

@@ -22,8 +22,10 @@ class OptimConfig:
         muon_lr: Learning rate of Muon, which then trains the matrices of the layers and leaves the
             other parameters to AdamW; null trains all of them with AdamW. Its schedule is that of
             ``lr``; .02 is usual.
-        schedule: After the warm-up, ``constant`` or half a ``cosine`` down to ``min_lr``.
-        min_lr: Learning rate at the last step, with the cosine schedule.
+        schedule: After the warm-up, ``constant``; half a ``cosine`` down to ``min_lr``; or ``wsd``,
+            constant and then linear down to ``min_lr`` in the last ``decay_fraction`` of the run.
+        min_lr: Learning rate at the end of the run, with the schedules that decay.
+        decay_fraction: Fraction of the run in which ``wsd`` decays.
     """
 
     lr: float = 3e-4
@@ -32,8 +34,9 @@ class OptimConfig:
     eps: float = 1e-8
     warmup_steps: int = 0
     muon_lr: float | None = None
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "wsd"] = "constant"
     min_lr: float = 0.0
+    decay_fraction: float = 0.2
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -70,6 +73,11 @@ class OptimConfig:
                 f"OptimConfig.min_lr must be 0 with the constant schedule, got {self.min_lr}; "
                 "set optim.schedule=cosine"
             )
+        if not 0 < self.decay_fraction <= 1:
+            raise ValueError(
+                f"OptimConfig.decay_fraction must be in (0, 1], got {self.decay_fraction}; 0.2 is "
+                "common"
+            )
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,11 @@ class TrainerConfig:
     """Arguments of ``lightning.pytorch.Trainer``.
 
     Attributes:
-        max_steps: Optimizer steps of the run; 0 saves the network without training or opening data,
-            which turns a published network into a run.
+        max_steps: Optimizer steps of the run; null trains until ``max_time`` is over; 0 saves the
+            network without training or opening data, which turns a published network into a run.
         max_time: Wall-clock limit, ``DD:HH:MM:SS``, of a run including its resumptions, counted
-            since a limit was first set.
+            since a limit was first set. The learning rate follows the fraction of the steps done or
+            that of the time spent, whichever is larger, so that it is ``optim.min_lr`` at the end.
         accelerator: ``cpu``, ``gpu``, ``auto``, ...
         devices: Number of devices, their indices, or ``auto``.
         num_nodes: Number of machines.
@@ -97,7 +106,7 @@ class TrainerConfig:
         enable_progress_bar: Show a bar.
     """
 
-    max_steps: int = 1000
+    max_steps: int | None = 1000
     max_time: str | None = None
     accelerator: str = "auto"
     devices: int | list[int] | str = 1
@@ -126,6 +135,11 @@ class TrainerConfig:
                     f"TrainerConfig.{name} must be at least {least}, got {value}; "
                     f"set trainer.{name}"
                 )
+        if self.max_steps is None and self.max_time is None:
+            raise ValueError(
+                "TrainerConfig.max_steps must be a number without a max_time, got null; set "
+                "trainer.max_time, for example 00:00:20:00"
+            )
         if self.strategy != "fsdp" and "fsdp" in self.strategy:
             raise ValueError(
                 f"TrainerConfig.strategy must be fsdp for sharded weights, got {self.strategy}; "

@@ -6,9 +6,10 @@ import math
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
 from seqdiff.data import SequenceDataModule
@@ -47,7 +48,7 @@ class DiffusionModule(LightningModule):
         optim: OptimConfig,
         *,
         seed: int,
-        max_steps: int,
+        max_steps: int | None,
         log_every_n_steps: int = 1,
         dropout: ConditionDropout | None = None,
     ) -> None:
@@ -58,7 +59,7 @@ class DiffusionModule(LightningModule):
             objective: Loss to minimise.
             optim: Optimizer and learning rate.
             seed: Seed of all corruption and dropout noise, in [0, 2^32).
-            max_steps: Length of the run in optimizer steps.
+            max_steps: Length of the run in optimizer steps; ``None`` if only time limits it.
             log_every_n_steps: Optimizer steps between two log rows.
             dropout: Hides labels and signals of some training examples from the network;
                 by default of none.
@@ -84,6 +85,7 @@ class DiffusionModule(LightningModule):
         self._sums = torch.zeros(2, dtype=torch.float64)
         self._window = torch.zeros(2, dtype=torch.float64)
         self._window_start = 0
+        self._time_fraction = 0.0
 
     def _totals(self, nats: Tensor, batch: Batch) -> Tensor:
         """Add up the nats and counted tokens of the batch over all devices."""
@@ -101,13 +103,29 @@ class DiffusionModule(LightningModule):
     def on_train_start(self) -> None:
         """Apply the configured optimizer settings, which override those of a checkpoint."""
         fresh = build_optimizer(self.denoiser, self.optim, *self._groups).param_groups
-        factor = lr_factor(self.optim, self.global_step, self.max_steps)
+        factor = self._lr_factor(self.global_step)
         for group, wanted in zip(self.trainer.optimizers[0].param_groups, fresh, strict=True):
             names = [name for name in ("weight_decay", "betas", "eps") if name in wanted]
             group |= {name: wanted[name] for name in names}
             group |= {"initial_lr": wanted["lr"], "lr": wanted["lr"] * factor}
         for entry in self.trainer.lr_scheduler_configs:
             entry.scheduler.base_lrs = [group["lr"] for group in fresh]
+
+    def _lr_factor(self, step: int) -> float:
+        return lr_factor(self.optim, step, self.max_steps, self._time_fraction)
+
+    def lr_scheduler_step(self, scheduler: LRScheduler, metric: object | None) -> None:
+        """Set the learning rate of the next step, also by the first process's clock.
+
+        A checkpoint holds the fraction of the time that it was set by, so that a resumed run starts
+        with the same learning rate.
+        """
+        timer = next((c for c in self.trainer.callbacks if isinstance(c, Timer)), None)
+        if timer is not None and timer.time_remaining() is not None:
+            spent, left = timer.time_elapsed(), timer.time_remaining()
+            fraction = self.trainer.strategy.broadcast(spent / max(spent + left, 1e-9))
+            self._time_fraction = min(1.0, fraction)
+        scheduler.step()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the loss, in nats per counted token.
@@ -146,12 +164,14 @@ class DiffusionModule(LightningModule):
         """Save the sums for the next log row, and the kind of model."""
         checkpoint["log_window"] = {"totals": self._window, "start": self._window_start}
         checkpoint["model"] = self.denoiser.description
+        checkpoint["time_fraction"] = self._time_fraction
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Restore the sums for the next log row."""
         window = checkpoint["log_window"]
         assert isinstance(window, dict)
         self._window, self._window_start = window["totals"], window["start"]
+        self._time_fraction = float(checkpoint.get("time_fraction", 0.0))
 
     def _seed_dropout(self, batch: Batch) -> None:
         """Seed dropout by the position in the stream, so that a resumed run draws the same."""
@@ -198,7 +218,7 @@ class DiffusionModule(LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Build the optimizer and its learning rate schedule."""
         optimizer = build_optimizer(self.denoiser, self.optim, *self._groups)
-        scheduler = LambdaLR(optimizer, lambda step: lr_factor(self.optim, step, self.max_steps))
+        scheduler = LambdaLR(optimizer, lambda step: self._lr_factor(step))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},

@@ -13,24 +13,34 @@ from torch.optim import AdamW, Muon, Optimizer
 from seqdiff.training.config import OptimConfig
 
 
-def lr_factor(config: OptimConfig, step: int, max_steps: int) -> float:
+def lr_factor(
+    config: OptimConfig, step: int, max_steps: int | None, time_fraction: float = 0.0
+) -> float:
     """The learning rate of optimizer step ``step`` (from 0), as a fraction of ``config.lr``.
 
-    Linear warm-up from ``1 / warmup_steps`` to 1, then constant, or a half cosine that reaches
-    ``min_lr`` at ``max_steps`` (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts).
+    Linear warm-up from ``1 / warmup_steps`` to 1, then constant, or down to ``min_lr`` at the end
+    of the run: by a half cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts),
+    or linearly in its last part (Hu et al. 2024, arXiv:2404.06395).
 
     Args:
         config: Schedule and its lengths.
         step: Optimizer steps already done.
-        max_steps: Length of the run; only the cosine depends on it.
+        max_steps: Length of the run; ``None`` if only time limits it.
+        time_fraction: Fraction of the run's time that is over, which counts if it is larger than
+            the fraction of the steps after the warm-up.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     if config.schedule == "constant":
         return 1.0
-    span = max(1, max_steps - config.warmup_steps)
-    progress = min(1.0, (step - config.warmup_steps) / span)
+    progress = time_fraction
+    if max_steps is not None:
+        span = max(1, max_steps - config.warmup_steps)
+        progress = max(progress, (step - config.warmup_steps) / span)
+    progress = min(1.0, progress)
     floor = config.min_lr / config.lr
+    if config.schedule == "wsd":
+        return floor + (1 - floor) * min(1.0, (1 - progress) / config.decay_fraction)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
@@ -63,17 +73,17 @@ def decay_groups(module: nn.Module) -> tuple[list[str], list[str]]:
 def muon_matrices(module: nn.Module) -> set[str]:
     """List the parameters that Muon trains: the decaying matrices, but for those of the head.
 
-    Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", which
-    leaves embeddings and heads to AdamW.
+    Matrices marked ``_no_muon = True`` are left out too: filters, those that choose the step sizes
+    of a state-space model, and those that read conditions. Source: Jordan et al. 2024, "Muon: an
+    optimizer for hidden layers in neural networks", which leaves embeddings and heads to AdamW.
 
     Args:
         module: A denoiser, or another module with a ``backbone``.
     """
-    head = getattr(getattr(module, "backbone", module), "head", None)
-    last = set(map(id, head.parameters())) if isinstance(head, nn.Module) else set()
     decayed, _ = decay_groups(module)
     parameters = dict(module.named_parameters())
-    return {n for n in decayed if parameters[n].ndim == 2 and id(parameters[n]) not in last}
+    inner = {n: parameters[n] for n in decayed if "head" not in n.split(".")}
+    return {n for n, p in inner.items() if p.ndim == 2 and not getattr(p, "_no_muon", False)}
 
 
 class MuonWithAdamW(Optimizer):
@@ -105,7 +115,7 @@ class MuonWithAdamW(Optimizer):
         super().load_state_dict(state_dict)
         self._share()
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters.
 
         Args:

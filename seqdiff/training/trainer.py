@@ -222,6 +222,7 @@ def build_trainer(
         search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
         callbacks.append(search)
     arguments = asdict(config)
+    arguments["max_steps"] = -1 if config.max_steps is None else config.max_steps
     # Lightning counts batches of a device; the data module limits the rows over all devices.
     arguments["limit_val_batches"] = 0 if config.val_check_interval is None else 1.0
     if config.strategy == "fsdp":
@@ -253,19 +254,23 @@ def build_trainer(
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:
     """Raise an error for a run that would stop before its first step."""
-    if done.step >= config.max_steps:
+    if config.max_steps is not None and done.step >= config.max_steps:
         raise ValueError(
             f"resume.trainer.max_steps must exceed the {done.step} steps done, got "
             f"{config.max_steps}; add --trainer.max_steps {2 * done.step}"
         )
-    if (
-        config.max_time is not None
-        and (Timer(config.max_time).time_remaining() or 0) <= done.seconds
-    ):
+    if is_over(config, done):
         raise ValueError(
             f"TrainerConfig.max_time must exceed the {done.seconds:.0f} s of training done, "
             f"got {config.max_time}; add --trainer.max_time with more (DD:HH:MM:SS)"
         )
+
+
+def is_over(config: TrainerConfig, done: Progress) -> bool:
+    """Whether no time is left to a run."""
+    if config.max_time is None:
+        return False
+    return (Timer(config.max_time).time_remaining() or 0) <= done.seconds
 
 
 def was_stopped(trainer: Trainer) -> bool:

@@ -55,6 +55,7 @@ _SEARCH = ("callbacks", "ClippedScheduleSearch")
 _OPTIONAL: dict[tuple[str | int, ...], type] = {
     ("callbacks", "EMA", "num_updates"): Tensor,
     _SECONDS: float,
+    ("time_fraction",): float,
     (*_SEARCH, "beta"): float,
     (*_SEARCH, "omega"): float,
 }
@@ -332,7 +333,7 @@ def _check_optimizer(path: Path, module: DiffusionModule, saved: dict[str, objec
             expected = {"momentum_buffer": like}
         place = f"{path}: optimizer_states.0.state.{index}"
         check_weights(place, expected, state if isinstance(state, dict) else {})
-        if bool((state["exp_avg_sq"] < 0).any()):
+        if "exp_avg_sq" in expected and bool((state["exp_avg_sq"] < 0).any()):
             raise _damaged(path, f"optimizer_states.0.state.{index}.exp_avg_sq of at least 0")
 
 

@@ -1,14 +1,17 @@
 """Learning rates, decay groups and averages, value by value."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import AdamW, Muon
 
-from seqdiff.backbones.caduceus.network import Caduceus
+from seqdiff.backbones import Caduceus, Transformer
 from seqdiff.training import OptimConfig, build_optimizer, decay_groups, lr_factor
 from seqdiff.training.callbacks import EMA
+from seqdiff.training.optim import muon_matrices
 
 
 def test_warm_up_then_constant() -> None:
@@ -33,9 +36,30 @@ def test_no_warm_up_starts_at_the_top() -> None:
     assert lr_factor(OptimConfig(), 0, max_steps=5) == 1.0
 
 
+def test_stable_then_linear_to_the_floor() -> None:
+    config = OptimConfig(lr=2.0, warmup_steps=2, schedule="wsd", min_lr=0.5, decay_fraction=0.5)
+    factors = [lr_factor(config, step, max_steps=10) for step in range(12)]
+    assert factors[:7] == [0.5, *[1.0] * 6]
+    assert factors[7:] == pytest.approx([0.8125, 0.625, 0.4375, 0.25, 0.25])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_the_larger_of_two_fractions_counts(schedule) -> None:
+    """A run ends at min_lr whether its steps or its time end it."""
+    config = OptimConfig(lr=2.0, schedule=schedule, min_lr=0.5, decay_fraction=1.0)
+    by_steps = [lr_factor(config, step, 10) for step in range(11)]
+    assert [lr_factor(config, 0, None, step / 10) for step in range(11)] == by_steps
+    both = [lr_factor(config, step, 10, 0.3) for step in range(11)]
+    assert both == [by_steps[3]] * 3 + by_steps[3:]
+    assert lr_factor(config, 0, 10, 1.5) == lr_factor(config, 99, None, 1.0) == 0.25
+
+
 @pytest.mark.parametrize(
     "wrong, message",
     [
+        ({"decay_fraction": 0.0}, r"OptimConfig.decay_fraction must be in \(0, 1\], got 0.0"),
+        ({"decay_fraction": math.nan}, r"decay_fraction must be in \(0, 1\], got nan"),
+        ({"muon_lr": 0.0}, r"OptimConfig.muon_lr must be positive, got 0.0"),
         ({"lr": 0.0}, r"OptimConfig.lr must be positive, got 0.0"),
         ({"lr": math.inf}, r"OptimConfig.lr must be positive, got inf"),
         ({"eps": 0.0}, r"OptimConfig.eps must be positive, got 0.0"),
@@ -56,6 +80,39 @@ def test_no_warm_up_starts_at_the_top() -> None:
 def test_bad_optim(wrong: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OptimConfig(**wrong)
+
+
+def test_muon_trains_the_matrices_of_the_layers() -> None:
+    """Not those that choose the step sizes, the filters, the embedding or the head."""
+    network = Caduceus(8, 2, num_embeddings=5, num_logits=4)
+    found = {name.split(".", 2)[2] for name in muon_matrices(network)}
+    assert found == {"mixer.in_proj.weight", "mixer.out_proj.weight"}
+    other = Transformer(8, 1, 2, num_embeddings=5, num_logits=4, num_signals=1)
+    found = {name.removeprefix("blocks.0.") for name in muon_matrices(other)}
+    assert found == {"attn_qkv.weight", "attn_out.weight", "mlp.0.weight", "mlp.2.weight"}
+
+
+def test_one_step_of_muon_and_adamw_is_a_step_of_each() -> None:
+    torch.manual_seed(0)
+    network = nn.ModuleDict({"layer": nn.Linear(4, 3), "head": nn.Linear(3, 2)}).double()
+    twin = deepcopy(network)
+    config = OptimConfig(lr=0.1, muon_lr=0.02, weight_decay=0.1, betas=(0.9, 0.95))
+    both = build_optimizer(network, config, decay_groups(network), matrices=["layer.weight"])
+    muon = Muon([twin["layer"].weight], lr=0.02, weight_decay=0.1)
+    groups = [
+        {"params": [twin["head"].weight], "weight_decay": 0.1},
+        {"params": [twin["layer"].bias, twin["head"].bias], "weight_decay": 0.0},
+    ]
+    adamw = AdamW(groups, lr=0.1, betas=(0.9, 0.95))
+    x = torch.randn(5, 4, dtype=torch.float64)
+    for _ in range(3):
+        for net, optimizers in ((network, [both]), (twin, [muon, adamw])):
+            net.zero_grad()
+            net["head"](net["layer"](x).tanh()).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    for ours, theirs in zip(network.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_decay_groups_of_caduceus_by_name() -> None:

@@ -4,11 +4,14 @@ import csv
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import timer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.optim import AdamW
 
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
@@ -20,6 +23,7 @@ WAYS = {
     "plain": [],
     "accumulating": ["--trainer.accumulate_grad_batches", "3"],
     "workers": ["--data.init_args.num_workers", "2"],
+    "muon": ["--optim.muon_lr", "0.02"],
     "cosine": ["--optim.schedule", "cosine", "--optim.min_lr", "1e-3"],
     "no average": ["--ema_decay", "null"],
     "validating": ["--trainer.val_check_interval", "2"],
@@ -278,6 +282,49 @@ def test_stop_waits_for_the_accumulated_gradient(config: Path, tmp_path: Path) -
     with (run / "metrics.csv").open(newline="") as file:
         last = max(int(row["step"]) for row in csv.DictReader(file))
     assert last == checkpoint["global_step"] - 1
+
+
+def _count_time_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every optimizer step take ten seconds."""
+    steps = 0
+    original = AdamW.step
+
+    def step(self, *args: object, **kwargs: object) -> object:
+        nonlocal steps
+        steps += 1
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(AdamW, "step", step)
+    monkeypatch.setattr(timer, "time", SimpleNamespace(monotonic=lambda: 10.0 * steps))
+
+
+def test_the_learning_rate_follows_the_time(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine steps in 90 seconds decay as nine steps do, and resume to the same bits."""
+    _count_time_by_steps(monkeypatch)
+    schedule = ["--optim.schedule=cosine", "--optim.min_lr=1e-3", "--optim.warmup_steps=0"]
+    schedule += ["--checkpoint_every_n_steps=4"]
+    counted = [*schedule, "--trainer.max_steps=9"]
+    timed = [*schedule, "--trainer.max_steps=null", "--trainer.max_time=00:00:01:30"]
+    steps, straight, broken = (tmp_path / name for name in ("steps", "straight", "broken"))
+    assert main(["train", str(config), *counted, f"--output={steps}"]) == 0
+    assert main(["train", str(config), *timed, f"--output={straight}"]) == 0
+    assert _final(straight)[0] == _final(steps)[0]
+    with monkeypatch.context() as patch:
+        _kill_after_batch(patch, 6)
+        with pytest.raises(_Killed):
+            main(["train", str(config), *timed, f"--output={broken}"])
+    assert torch.load(broken / "last.ckpt", weights_only=True)["global_step"] == 4
+    for _ in range(2):  # the second finds a finished run
+        assert main(["train", str(config), *timed, f"--output={broken}"]) == 0
+        assert _final(broken)[0] == _final(straight)[0]
+    assert _final(broken)[1]["time_fraction"] == 1.0
+
+
+def test_a_run_has_an_end(config: Path, fails) -> None:
+    message = fails(["train", str(config), "--trainer.max_steps=null"])
+    assert "TrainerConfig.max_steps must be a number without a max_time, got null" in message
 
 
 def test_resume_continues_past_the_end_when_told(trained: Path, fails, tmp_path: Path) -> None:

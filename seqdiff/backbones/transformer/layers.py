@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from seqdiff.backbones.layers import exempt_from_muon
 from seqdiff.backbones.transformer.packing import Mixing
 from seqdiff.types import Inputs
 
@@ -161,6 +162,7 @@ class AdaptiveBlock(Block):
     def __init__(self, d_model: int, n_heads: int, dropout: float, cond_dim: int) -> None:
         super().__init__(d_model, n_heads, dropout)
         self.modulation = zeroed(nn.Linear(cond_dim, 6 * d_model))
+        exempt_from_muon(self.modulation.weight)
 
     def forward(
         self,

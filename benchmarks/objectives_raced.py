@@ -1,0 +1,158 @@
+"""Draws of masks that ``benchmarks.recipes`` races and that seqdiff itself does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+from typing_extensions import override
+
+from seqdiff.denoiser import Denoiser, Needs
+from seqdiff.losses import masked_terms
+from seqdiff.objectives import ContinuousNELBO, Objective, TimeSampler
+from seqdiff.objectives.time_sampling import Sobol
+from seqdiff.process import Absorbing
+from seqdiff.rng import MASK_STREAM, TIME_STREAM, CounterNoise, permutation_rank
+from seqdiff.types import Batch
+
+_MASKED = Needs((Absorbing,), any_order=True)
+_BINS = 16
+
+
+def _terms(
+    denoiser: Denoiser, batch: Batch, where: Tensor, weight: Float64[Tensor, " B"]
+) -> Float[Tensor, "B L"]:
+    """Terms of rows in which some positions are masked."""
+    process = denoiser.process
+    assert isinstance(process, Absorbing)  # by ``needs``
+    x_t = batch.tokens.masked_fill(where, process.unknown_id)
+    alpha = 1 - where.sum(dim=-1).double() / batch.loss_mask.sum(dim=-1).clamp_min(1)
+    return masked_terms(denoiser, batch, x_t, process.schedule.inverse(alpha), weight)
+
+
+def _ranks(batch: Batch, noise: CounterNoise) -> Int[Tensor, "B L"]:
+    draws = noise.uniform(batch.index, batch.tokens.shape[1], stream=MASK_STREAM)
+    return permutation_rank(draws, batch.loss_mask)
+
+
+@dataclass(frozen=True)
+class ComplementaryMasks(Objective):
+    """The bound at k masked tokens and at the n - k others, of the same row."""
+
+    needs: ClassVar[Needs] = _MASKED
+
+    @override
+    def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
+        total = batch.loss_mask.sum(dim=-1)
+        u, _ = Sobol().sample(batch.index, noise=noise)
+        count = (u * total).long() + 1
+        rank = _ranks(batch, noise)
+        found = torch.zeros(())
+        for where, size in (
+            (batch.loss_mask & (rank < count[:, None]), count),
+            (batch.loss_mask & (rank >= count[:, None]), total - count),
+        ):
+            weight = total.double() / size.clamp_min(1)
+            found = found + _terms(denoiser, batch, where, weight) / 2
+        return found
+
+
+@dataclass(frozen=True)
+class SeveralMasks(Objective):
+    """The mean of the bound over several masks of the same row, at times spread evenly.
+
+    Attributes:
+        masks: Masks of each row.
+    """
+
+    needs: ClassVar[Needs] = _MASKED
+    masks: int = 2
+
+    @override
+    def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
+        total = batch.loss_mask.sum(dim=-1)
+        u, _ = Sobol().sample(batch.index, noise=noise)
+        found = torch.zeros(())
+        for number in range(self.masks):
+            count = ((u + number / self.masks) % 1 * total).long() + 1
+            part = replace(batch, index=batch.index * self.masks + number)
+            where = batch.loss_mask & (_ranks(part, noise) < count[:, None])
+            weight = total.double() / count
+            found = found + _terms(denoiser, batch, where, weight) / self.masks
+        return found
+
+
+@dataclass(frozen=True)
+class PairedTimes(TimeSampler):
+    """Times t and 1 - t for each pair of consecutive examples."""
+
+    @override
+    def sample(
+        self, index: Int[Tensor, " B"], *, noise: CounterNoise
+    ) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+        t = noise.uniform(index // 2, 1, stream=TIME_STREAM)[:, 0]
+        return torch.where(index % 2 == 0, t, 1 - t), torch.ones_like(t)
+
+
+@dataclass(frozen=True)
+class Antithetic(ContinuousNELBO):
+    """``ContinuousNELBO`` at paired times."""
+
+    time_sampler: TimeSampler = field(default_factory=PairedTimes)
+
+
+@dataclass(frozen=True)
+class OnlineImportance(Objective):
+    """The bound at times drawn in proportion to the root mean square of the loss seen there.
+
+    The squares are averaged over training, in bins of the masked fraction. They are not saved, so
+    that a run of this objective cannot be resumed.
+    """
+
+    needs: ClassVar[Needs] = _MASKED
+    squares: list[float] = field(default_factory=lambda: [1.0] * _BINS)
+
+    @override
+    def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
+        density = torch.tensor(self.squares, dtype=torch.float64).sqrt()
+        density = 0.9 * density / density.sum() + 0.1 / _BINS
+        u, _ = Sobol().sample(batch.index, noise=noise)
+        bins = torch.searchsorted(density.cumsum(0), u).clamp_max(_BINS - 1)
+        place = (u - (density.cumsum(0) - density)[bins]) / density[bins]
+        fraction = (bins + place.clamp(0, 1)) / _BINS
+        total = batch.loss_mask.sum(dim=-1)
+        count = (fraction * total).long().clamp_max(total - 1) + 1
+        where = batch.loss_mask & (_ranks(batch, noise) < count[:, None])
+        bound = _terms(denoiser, batch, where, total.double() / count)
+        seen = (bound.detach().sum(dim=-1) / total).square().tolist()
+        for number, square in zip(bins.tolist(), seen, strict=True):
+            self.squares[number] += 0.02 * (square - self.squares[number])
+        return bound / (density[bins] * _BINS)[:, None].to(bound.dtype)
+
+
+@dataclass(frozen=True)
+class Distillation(Objective):
+    """The cross-entropy between the experts' distribution and the network's at masked tokens."""
+
+    needs: ClassVar[Needs] = _MASKED
+
+    @override
+    def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
+        process, experts = denoiser.process, denoiser.experts
+        assert isinstance(process, Absorbing) and experts is not None
+        total = batch.loss_mask.sum(dim=-1)
+        u, _ = Sobol().sample(batch.index, noise=noise)
+        count = (u * total).long() + 1
+        where = batch.loss_mask & (_ranks(batch, noise) < count[:, None])
+        x_t = batch.tokens.masked_fill(where, process.unknown_id)
+        inputs = batch.inputs(x_t, process.schedule.inverse(1 - count.double() / total))
+        with torch.no_grad(), experts.only("experts"):
+            teacher = denoiser.log_probs(inputs, where).exp()
+        with experts.only("network"):
+            student = denoiser.log_probs(inputs, where)
+        found = torch.zeros(batch.tokens.shape, dtype=student.dtype)
+        found[where] = -(teacher * student).sum(dim=-1)
+        return 2 * found
