@@ -20,6 +20,7 @@ Part = Literal["network", "experts"]
 PARTS: tuple[Part, Part] = ("network", "experts")
 _MOST_BYTES = 16 * 2**20
 _BLOCK_ROWS = 256
+_MOST_TOKENS = 2**28
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,9 @@ class NGramExperts(nn.Module):
     def count(self, num_rows: int, read: Callable[[range], Rows]) -> None:
         """Count the words of the training split, part by part.
 
+        Of a split with more than 2^28 tokens, evenly spaced blocks of rows with about as many are
+        counted.
+
         Args:
             num_rows: Number of rows. Neighbouring rows are in the same part.
             read: Reads some of them: ids, and where they are known.
@@ -114,8 +118,11 @@ class NGramExperts(nn.Module):
             ValueError: If the tables take more than 16 MB, or there is too little data.
         """
 
+        tokens = num_rows * read(range(min(1, num_rows)))[0].shape[-1]
+        spacing = _BLOCK_ROWS * max(1, -(-tokens // _MOST_TOKENS))
+
         def blocks(part: range) -> Iterator[Rows]:
-            for first in range(part.start, part.stop, _BLOCK_ROWS):
+            for first in range(part.start, part.stop, spacing):
                 yield read(range(first, min(first + _BLOCK_ROWS, part.stop)))
 
         def table(*, backwards: bool) -> NGramTable:

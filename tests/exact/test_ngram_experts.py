@@ -10,7 +10,7 @@ import torch
 
 from seqdiff.backbones import AutoregressiveTransformer, Caduceus, Transformer
 from seqdiff.denoiser import Denoiser
-from seqdiff.experts import ExpertsConfig, NGramExperts, NGramTable, ngrams
+from seqdiff.experts import ExpertsConfig, NGramExperts, NGramTable, mixture, ngrams
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Uniform
 from seqdiff.schedules import LogLinear
 from seqdiff.types import Inputs
@@ -332,6 +332,14 @@ def test_wrong_numbers(change: dict[str, int], said: str) -> None:
 def test_orders_have_a_limit() -> None:
     with pytest.raises(ValueError, match=r"experts\.order must be in 0\.\.3 for 50000 symbols"):
         NGramExperts(50_000, ExpertsConfig(4))
+
+
+def test_of_many_rows_evenly_spaced_blocks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixture, "_BLOCK_ROWS", 5)
+    monkeypatch.setattr(mixture, "_MOST_TOKENS", 40 * LENGTH)
+    rows = some_rows(80)
+    kept = np.concatenate([rows[first : first + 5] for first in range(0, 80, 10)])
+    assert torch.equal(count(rows)._state, count(kept)._state)
 
 
 def test_a_single_part_cannot_be_left_out() -> None:
