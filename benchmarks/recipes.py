@@ -40,7 +40,6 @@ from seqdiff.run.evaluation import estimate_batches
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = Path(__file__).with_suffix(".yaml")
-_EXPERTS = {"dna": 10, "promoters": 6, "characters": 5, "bytes": 5}
 
 
 @dataclass(frozen=True)
@@ -111,10 +110,10 @@ def prepare(name: str, task: Mapping[str, Any], data: Path, work: Path) -> dict[
 
 def flags_of(entry: Entry, stage: Mapping[str, Any], budget: Budget) -> list[str]:
     """Return the flags of one stage of a run."""
-    name, task = entry.task
+    task = entry.task[1]
     chosen = {**task["set"], **entry.recipe[1].get("set", {}), **stage.get("set", {})}
     if stage.get("experts", entry.recipe[1].get("experts")):
-        chosen["experts.order"] = _EXPERTS[name]
+        chosen["experts.order"] = task["experts"]
     config = CONFIGS / task["config"]
     base = parse_run(config, _flags({**chosen, "trainer.max_steps": 1}), output="unused")
     for key, factor in {**entry.recipe[1].get("scale", {}), **stage.get("scale", {})}.items():
