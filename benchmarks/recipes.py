@@ -293,6 +293,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, task in tasks.items()
         for seed in range(options.seeds)
         for recipe, settings in recipes.items()
+        if name in settings.get("tasks", tasks)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for line in pool.map(run, entries):

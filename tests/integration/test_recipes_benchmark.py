@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from benchmarks import recipes
-from benchmarks.objectives_raced import (
+from benchmarks.raced import (
     Antithetic,
     ComplementaryMasks,
     OnlineImportance,

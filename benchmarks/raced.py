@@ -1,15 +1,19 @@
-"""Draws of masks that ``benchmarks.recipes`` races and that seqdiff itself does not have."""
+"""Objectives and layers that ``benchmarks.recipes`` races and that seqdiff itself does not have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
+from seqdiff.backbones import Transformer
+from seqdiff.backbones.transformer.layers import AdaptiveBlock, Rotary, rotate
+from seqdiff.backbones.transformer.packing import Mixing
 from seqdiff.denoiser import Denoiser, Needs
 from seqdiff.losses import masked_terms
 from seqdiff.objectives import ContinuousNELBO, Objective, TimeSampler
@@ -156,3 +160,67 @@ class Distillation(Objective):
         found = torch.zeros(batch.tokens.shape, dtype=student.dtype)
         found[where] = -(teacher * student).sum(dim=-1)
         return 2 * found
+
+
+class _NormedBlock(AdaptiveBlock):
+    """Normalises queries and keys, see ``QKNorm``."""
+
+    scale: nn.Parameter
+
+    @override
+    def attend(
+        self, h: Float[Tensor, "b l D"], rotary: Rotary, layout: Mixing
+    ) -> Float[Tensor, "b l D"]:
+        heads = self.attn_qkv(h).unflatten(-1, (3, self.n_heads, -1))
+        q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
+        q, k = (F.rms_norm(part, part.shape[-1:]) for part in (q, k))
+        mixed = layout.mix(rotate(q * self.scale, rotary), rotate(k, rotary), v)
+        return self.dropout(self.attn_out(mixed.transpose(1, 2).flatten(2)))
+
+
+class QKNorm(Transformer):
+    """A transformer whose queries and keys are normalised, with a learned scale for each layer.
+
+    Source: Henry et al. 2020, arXiv:2010.04245.
+    """
+
+    def __init__(self, d_model: int, n_layer: int, n_heads: int, **sizes: Any) -> None:
+        super().__init__(d_model, n_layer, n_heads, **sizes)
+        for block in self.blocks:
+            block.__class__ = _NormedBlock
+            block.scale = nn.Parameter(torch.ones(()))
+
+
+class _ValueBlock(AdaptiveBlock):
+    """Adds the values of the first layer, see ``ValueResidual``."""
+
+    mix: nn.Parameter
+    shared: dict[str, Tensor]
+
+    @override
+    def attend(
+        self, h: Float[Tensor, "b l D"], rotary: Rotary, layout: Mixing
+    ) -> Float[Tensor, "b l D"]:
+        heads = self.attn_qkv(h).unflatten(-1, (3, self.n_heads, -1))
+        q, k, v = (part.transpose(1, 2) for part in heads.unbind(2))
+        if self.mix is None:
+            self.shared["first"] = v
+        else:
+            v = self.mix * v + (1 - self.mix) * self.shared["first"]
+        mixed = layout.mix(rotate(q, rotary), rotate(k, rotary), v)
+        return self.dropout(self.attn_out(mixed.transpose(1, 2).flatten(2)))
+
+
+class ValueResidual(Transformer):
+    """A transformer whose layers mix their values with those of the first layer.
+
+    Source: Zhou et al. 2024, arXiv:2410.17897.
+    """
+
+    def __init__(self, d_model: int, n_layer: int, n_heads: int, **sizes: Any) -> None:
+        super().__init__(d_model, n_layer, n_heads, **sizes)
+        shared: dict[str, Tensor] = {}
+        for number, block in enumerate(self.blocks):
+            block.__class__ = _ValueBlock
+            block.shared = shared
+            block.mix = nn.Parameter(torch.full((), 0.5)) if number else None
