@@ -117,7 +117,6 @@ class NGramExperts(nn.Module):
         Raises:
             ValueError: If the tables take more than 16 MB, or there is too little data.
         """
-
         tokens = num_rows * read(range(min(1, num_rows)))[0].shape[-1]
         spacing = _BLOCK_ROWS * max(1, -(-tokens // _MOST_TOKENS))
 

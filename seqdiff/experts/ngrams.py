@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ _MOST_WORDS = 1 << 26
 _MERGED_TOKENS = 1 << 22
 _CHOICE_TOKENS = 1 << 18
 _CONCENTRATIONS = tuple(2.0**power for power in range(-2, 13))
+_DISCOUNTS = (0.0, 0.25, 0.5, 0.75, 0.9)
 
 Rows = tuple[Integer[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]
 
@@ -85,23 +87,35 @@ class _Level:
 class NGramTable:
     """How often each token followed each context of up to ``order`` tokens, in one direction.
 
-    The probability of a token x after the context c of k tokens is
-    ``(count(c x) + m_k p(x)) / (count(c) + m_k)``, where p is that of order k - 1, after c without
-    its first token, and 1/K below order 0; see ``BackoffModel``, which has one m for all orders.
+    The probability of a token x after the context c of k tokens is::
+
+        (max(count(c x) - d, 0) + (m + d followers(c)) p(x)) / (count(c) + m)
+
+    where followers(c) is the number of different tokens that followed c, and p is the probability
+    of order k - 1, after c without its first token, or 1/K below order 0. The discount d and the
+    concentration m depend on the order k. Without discounts it is ``BackoffModel``. Source: the
+    predictive distribution of Teh 2006, "A hierarchical Bayesian language model based on
+    Pitman-Yor processes", equation 6, with one table for each follower.
 
     Attributes:
         vocab_size: K.
         order: Longest context in tokens.
-        concentrations: m_0, ..., m_order.
+        discounts: d of each order, from 0 on.
+        concentrations: m of each order, likewise.
         num_parts: Parts of the rows that can be left out; 0 if they are not known.
     """
 
     def __init__(
-        self, vocab_size: int, levels: Sequence[_Level], concentrations: Sequence[float]
+        self,
+        vocab_size: int,
+        levels: Sequence[_Level],
+        discounts: Sequence[float],
+        concentrations: Sequence[float],
     ) -> None:
         """Keep the counts; see ``count``, which makes a table."""
         self.vocab_size = vocab_size
         self.order = len(levels) - 1
+        self.discounts = tuple(discounts)
         self.concentrations = tuple(concentrations)
         self._levels = list(levels)
 
@@ -115,10 +129,10 @@ class NGramTable:
     def count(
         cls, parts: Iterable[Iterable[Rows]], vocab_size: int, order: int, *, keep: bool = True
     ) -> NGramTable:
-        """Count the words of rows, and choose the concentrations.
+        """Count the words of rows, and choose the discounts and concentrations.
 
-        Each concentration is that of 2^-2, 2^-1, ..., 2^12 with the highest likelihood of a
-        sample of the tokens, each predicted from the other parts.
+        Those of an order are the pair of 0, 1/4, 1/2, 3/4, 9/10 and of 2^-2, 2^-1, ..., 2^12 with
+        the highest likelihood of a sample of the tokens, each predicted from the other parts.
 
         Args:
             parts: Parts of the data, in the order of their numbers, as blocks of rows and of where
@@ -159,14 +173,14 @@ class NGramTable:
                 f"{known_parts}; train on more rows, or leave experts out"
             )
         levels = [_together(found, vocab_size ** (k + 1)) for k, found in enumerate(counts)]
-        table = cls(vocab_size, levels, [1.0] * (order + 1))
+        table = cls(vocab_size, levels, [0.0] * (order + 1), [1.0] * (order + 1))
         table._choose(samples)
         if not keep:
             table._levels = [_Level(level.counts, level.words) for level in levels]
         return table
 
     def _choose(self, samples: Sequence[tuple[np.ndarray, ...]]) -> None:
-        """Choose the concentration of each order in turn, given those of the lower orders."""
+        """Choose the numbers of each order in turn, given those of the lower orders."""
         digits, run, token, part = (
             torch.from_numpy(np.concatenate(found)) for found in zip(*samples, strict=True)
         )
@@ -174,7 +188,7 @@ class NGramTable:
         digits, run, token, part = (found[::step] for found in (digits, run, token, part))
         probs = torch.full((len(token),), 1 / self.vocab_size, dtype=torch.float64)
         chosen = []
-        m = torch.tensor(_CONCENTRATIONS, dtype=torch.float64)[:, None]
+        pairs = list(itertools.product(_DISCOUNTS, _CONCENTRATIONS))
         for k in range(self.order + 1):
             found = (run >= k).nonzero()[:, 0]
             context = _number(digits[found, :k], self.vocab_size)
@@ -183,11 +197,17 @@ class NGramTable:
             seen = zeros.index_add(0, row, count.double())
             same = follower == token[found][row]
             followed = zeros.index_add(0, row[same], count[same].double())
-            higher = (followed + m * probs[found]) / (seen + m)
-            best = int(higher.log().sum(dim=1).argmax())
-            chosen.append(_CONCENTRATIONS[best])
-            probs[found] = higher[best]
-        self.concentrations = tuple(chosen)
+            distinct = zeros.index_add(0, row, (count > 0).double())
+            best = torch.tensor(-torch.inf, dtype=torch.float64)
+            for d, m in pairs:
+                higher = (followed - d).clamp_min(0) + (m + d * distinct) * probs[found]
+                likelihood = (higher / (seen + m)).log().sum()
+                if likelihood > best:
+                    best, pair, kept = likelihood, (d, m), higher / (seen + m)
+            chosen.append(pair)
+            probs[found] = kept
+        discounts, concentrations = zip(*chosen, strict=True)
+        self.discounts, self.concentrations = tuple(discounts), tuple(concentrations)
 
     def probs(
         self,
@@ -205,13 +225,18 @@ class NGramTable:
         K = self.vocab_size
         probs = torch.full((len(run), K), 1 / K, device=run.device)
         alive = torch.arange(len(run), device=run.device)
-        for k, (level, m) in enumerate(zip(self._levels, self.concentrations, strict=True)):
+        orders = zip(self._levels, self.discounts, self.concentrations, strict=True)
+        for k, (level, d, m) in enumerate(orders):
             alive = alive[run[alive] >= k]
             context = _number(digits[alive, :k], K)
             row, token, count = level.followers(context, K, None if part is None else part[alive])
             count = count.to(probs.dtype)
             seen = torch.zeros(len(alive), device=run.device).index_add(0, row, count)
-            higher = (m / (seen + m))[:, None] * probs[alive]
+            passed = torch.full_like(seen, m)
+            if d > 0:
+                passed = passed.index_add(0, row, d * (count > 0).to(probs.dtype))
+                count = (count - d).clamp_min(0)
+            higher = (passed / (seen + m))[:, None] * probs[alive]
             higher.view(-1).index_add_(0, row * K + token, count / (seen + m)[row])
             probs[alive] = higher
             alive = alive[seen > 0]
@@ -220,11 +245,11 @@ class NGramTable:
     def to(self, device: torch.device | str) -> NGramTable:
         """Copy to a device."""
         levels = [level.to(device) for level in self._levels]
-        return NGramTable(self.vocab_size, levels, self.concentrations)
+        return NGramTable(self.vocab_size, levels, self.discounts, self.concentrations)
 
     def encode(self) -> bytes:
         """Write as an npz file, without the counts of parts."""
-        arrays = {"concentrations": np.array(self.concentrations)}
+        arrays = {"numbers": np.array([self.discounts, self.concentrations])}
         for k, level in enumerate(self._levels):
             arrays[f"counts{k}"] = _narrow(level.counts.numpy())
             if level.words is not None:
@@ -243,11 +268,14 @@ class NGramTable:
         """
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                m = read_npz_array(file, "concentrations").astype(np.float64)
-                if m.ndim != 1 or not 1 <= len(m) <= most_order(vocab_size) + 1:
+                numbers = read_npz_array(file, "numbers").astype(np.float64)
+                if numbers.ndim != 2 or len(numbers) != 2:
+                    raise ValueError("numbers of another shape")
+                d, m = numbers
+                if not 1 <= len(m) <= most_order(vocab_size) + 1:
                     raise ValueError("another order")
-                if not (np.isfinite(m).all() and (m > 0).all()):
-                    raise ValueError("concentrations out of range")
+                if not (np.isfinite(m).all() and (m > 0).all() and ((d >= 0) & (d < 1)).all()):
+                    raise ValueError("discounts or concentrations out of range")
                 levels = [
                     _read_level(
                         vocab_size ** (k + 1),
@@ -258,7 +286,7 @@ class NGramTable:
                 ]
         except Exception as error:
             raise ValueError(f"a damaged table of n-grams ({error})") from error
-        return cls(vocab_size, levels, m.tolist())
+        return cls(vocab_size, levels, d.tolist(), m.tolist())
 
 
 def _read_level(num_words: int, counts: np.ndarray, steps: np.ndarray | None) -> _Level:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -51,14 +51,18 @@ def words(rows: np.ndarray, *, both_strands: bool = False) -> Counter[tuple[int,
 
 
 def expected(
-    found: Counter[tuple[int, ...]], m: tuple[float, ...], context: tuple[int, ...]
+    found: Counter[tuple[int, ...]],
+    numbers: Sequence[tuple[float, float]],
+    context: tuple[int, ...],
 ) -> np.ndarray:
     """The distribution after a context, its last token last."""
     probs = np.full(K, 1 / K)
     for k in range(len(context) + 1):
         end = context[len(context) - k :]
         counts = np.array([found[(*end, x)] for x in range(K)])
-        probs = (counts + m[k] * probs) / (counts.sum() + m[k])
+        d, m = numbers[k]
+        passed = m + d * (counts > 0).sum()
+        probs = (np.maximum(counts - d, 0) + passed * probs) / (counts.sum() + m)
     return probs
 
 
@@ -66,6 +70,11 @@ def count(rows: np.ndarray, folds: int = 4, *, complement: bool = False) -> NGra
     experts = NGramExperts(K, ExpertsConfig(ORDER, folds), COMPLEMENT if complement else None)
     experts.count(len(rows), lambda part: (rows[part], rows[part] < K))
     return experts
+
+
+def numbers(table: NGramTable) -> list[tuple[float, float]]:
+    """The discount and the concentration of each order."""
+    return list(zip(table.discounts, table.concentrations, strict=True))
 
 
 def tables(experts: NGramExperts) -> tuple[NGramTable, NGramTable]:
@@ -92,13 +101,14 @@ def test_a_table_is_counting_by_hand(part: int | None) -> None:
     forward, backward = tables(count(rows))
     kept = rows if part is None else np.concatenate((rows[: 10 * part], rows[10 * part + 10 :]))
     for table, one in ((forward, kept), (backward, kept[:, ::-1])):
+        table.discounts = (0.25, 0.0, 0.75, 0.9)
         found = words(one)
         for context in contexts():
-            wanted = expected(found, table.concentrations, context)
+            wanted = expected(found, numbers(table), context)
             np.testing.assert_allclose(ask(table, context, part), wanted, rtol=1e-5)
     found = words(rows[:30])  # a broken twin, which leaves another part out
     context = (0, 1)
-    wrong = expected(found, forward.concentrations, context)
+    wrong = expected(found, numbers(forward), context)
     assert not np.allclose(ask(forward, context, 0), wrong, rtol=1e-5)
 
 
@@ -108,17 +118,19 @@ def test_both_strands_are_one_table() -> None:
     assert forward is backward
     found = words(rows, both_strands=True)
     for context in contexts():
-        wanted = expected(found, forward.concentrations, context)
+        wanted = expected(found, numbers(forward), context)
         np.testing.assert_allclose(ask(forward, context), wanted, rtol=1e-5)
 
 
-def test_concentrations_have_the_highest_likelihood_of_left_out_parts() -> None:
+def test_numbers_have_the_highest_likelihood_of_left_out_parts(monkeypatch) -> None:
+    monkeypatch.setattr(ngrams, "_CONCENTRATIONS", (0.5, 4.0, 32.0))
+    monkeypatch.setattr(ngrams, "_DISCOUNTS", (0.0, 0.5, 0.9))
     rows = some_rows(40)
     forward, _ = tables(count(rows))
-    m: list[float] = []
+    chosen: list[tuple[float, float]] = []
     for k in range(ORDER + 1):
-        nats = []
-        for candidate in ngrams._CONCENTRATIONS:
+        nats = {}
+        for pair in itertools.product((0.0, 0.5, 0.9), (0.5, 4.0, 32.0)):
             total = 0.0
             for part in range(4):
                 own = rows[10 * part : 10 * part + 10]
@@ -129,10 +141,11 @@ def test_concentrations_have_the_highest_likelihood_of_left_out_parts() -> None:
                         known = next((j for j, x in enumerate(before[::-1]) if x == K), k)
                         context = tuple(before[len(before) - min(known, len(before)) :])
                         if token < K and len(context) == k:
-                            total -= np.log(expected(found, (*m, candidate), context)[token])
-            nats.append(total)
-        m.append(ngrams._CONCENTRATIONS[int(np.argmin(nats))])
-    assert forward.concentrations == tuple(m)
+                            total -= np.log(expected(found, [*chosen, pair], context)[token])
+            nats[pair] = total
+        chosen.append(min(nats, key=lambda pair: nats[pair]))
+    assert numbers(forward) == chosen
+    assert len({d for d, _ in chosen}) > 1, "a case in which discounts differ"
 
 
 def test_tables_survive_saving() -> None:
@@ -140,7 +153,7 @@ def test_tables_survive_saving() -> None:
     other = NGramExperts(K, ExpertsConfig(ORDER))
     other.load_state_dict(experts.state_dict())
     for one, two in zip(tables(experts), tables(other), strict=True):
-        assert one.concentrations == two.concentrations
+        assert numbers(one) == numbers(two)
         for context in contexts():
             assert np.array_equal(ask(one, context), ask(two, context))
     assert torch.equal(other.get_extra_state(), experts.get_extra_state())
@@ -180,9 +193,9 @@ def by_hand(
         left.insert(0, x[i - 1 - len(left)])
     while len(right) < ORDER and i + 1 + len(right) < last and x[i + 1 + len(right)] < K:
         right.insert(0, x[i + 1 + len(right)])
-    base = np.log(expected(ahead, forward.concentrations, ()))
-    one = np.log(expected(ahead, forward.concentrations, tuple(left)))
-    two = np.log(expected(back, backward.concentrations, tuple(right)))
+    base = np.log(expected(ahead, numbers(forward), ()))
+    one = np.log(expected(ahead, numbers(forward), tuple(left)))
+    two = np.log(expected(back, numbers(backward), tuple(right)))
     gates = experts.left.detach().numpy(), experts.right.detach().numpy() if not strands else None
     after = gates[1] if gates[1] is not None else gates[0]
     logits = base + gates[0][len(left)] * (one - base) + after[len(right)] * (two - base)
@@ -238,8 +251,8 @@ def test_training_rows_do_not_see_their_own_part() -> None:
     rows = some_rows(40)
     experts, others = count(rows), count(rows[10:], folds=3)
     visible = torch.tensor(some_rows(2, seed=1))
-    others._tables[0].concentrations = experts._tables[0].concentrations  # pyright: ignore
-    others._tables[1].concentrations = experts._tables[1].concentrations  # pyright: ignore
+    for other, table in zip(tables(others), tables(experts), strict=True):
+        other.discounts, other.concentrations = table.discounts, table.concentrations
     outputs = torch.zeros(2, LENGTH, K)
     with torch.no_grad():
         found = experts(outputs, visible, None, row=torch.tensor([0, 9]))
