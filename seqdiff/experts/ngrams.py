@@ -15,7 +15,7 @@ from torch import Tensor
 from seqdiff.files import read_npz_array
 
 # A row of the table for every word as long as there are at most so many words of that length.
-_MOST_DENSE = 1 << 22
+_MOST_DENSE = 1 << 24
 _MOST_WORDS = 1 << 26
 _MERGED_TOKENS = 1 << 22
 _CHOICE_TOKENS = 1 << 18
@@ -45,9 +45,9 @@ class _Level:
         parts: The same counts in each part of the rows, or ``None``.
     """
 
-    counts: Int[Tensor, " n"]
+    counts: Integer[Tensor, " n"]
     words: Int[Tensor, " n"] | None = None
-    parts: Int[Tensor, "p n"] | None = None
+    parts: Integer[Tensor, "p n"] | None = None
 
     def to(self, device: torch.device | str) -> _Level:
         """Move to a device."""
@@ -305,8 +305,7 @@ def _read_level(num_words: int, counts: np.ndarray, steps: np.ndarray | None) ->
             raise ValueError("words out of range")
         if (words[1:] <= words[:-1]).any():
             raise ValueError("words out of order")
-    tensor = torch.from_numpy(counts.astype(np.int32))
-    return _Level(tensor, None if words is None else torch.from_numpy(words))
+    return _Level(_tensor(counts), None if words is None else torch.from_numpy(words))
 
 
 class _Tally:
@@ -366,15 +365,25 @@ def _sum_equal(words: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.nd
 def _together(found: Sequence[tuple[np.ndarray, np.ndarray]], num_words: int) -> _Level:
     """Put the counts of several parts together."""
     if num_words <= _MOST_DENSE:
-        parts = np.stack([counts for _, counts in found]).astype(np.int32)
-        total = parts.sum(axis=0, dtype=np.int64).astype(np.int32)
-        return _Level(torch.from_numpy(total), None, torch.from_numpy(parts))
+        dtype = _narrowest(max(int(counts.max()) for _, counts in found))
+        parts = np.stack([counts.astype(dtype) for _, counts in found])
+        return _Level(_tensor(parts.sum(axis=0, dtype=np.int64)), None, torch.from_numpy(parts))
     words = np.unique(np.concatenate([words for words, _ in found]))
-    parts = np.zeros((len(found), len(words)), dtype=np.int32)
+    most = max(int(counts.max(initial=0)) for _, counts in found)
+    parts = np.zeros((len(found), len(words)), dtype=_narrowest(most))
     for row, (own, counts) in zip(parts, found, strict=True):
         row[np.searchsorted(words, own)] = counts
-    total = torch.from_numpy(parts.sum(axis=0, dtype=np.int64).astype(np.int32))
+    total = _tensor(parts.sum(axis=0, dtype=np.int64))
     return _Level(total, torch.from_numpy(words), torch.from_numpy(parts))
+
+
+def _narrowest(most: int) -> type[np.integer]:
+    """The narrowest integers for counts of which torch can index a tensor."""
+    return np.uint8 if most < 2**8 else np.int16 if most < 2**15 else np.int32
+
+
+def _tensor(counts: np.ndarray) -> Tensor:
+    return torch.from_numpy(counts.astype(_narrowest(int(counts.max(initial=0)))))
 
 
 def _contexts(
