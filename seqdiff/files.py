@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from glob import escape, glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seqdiff.cells import say
 
@@ -497,6 +498,21 @@ def content_digest(
     if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
         write_bytes(memo, "\n".join([*map(str, key), digest]).encode())
     return digest
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON of a file that may be damaged.
+
+    Args:
+        text: The JSON, in UTF-8 if these are bytes.
+
+    Raises:
+        ValueError: If it is no JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets that are nested too deeply") from error
 
 
 def read_npz_array(arrays: NpzFile, name: str) -> np.ndarray:

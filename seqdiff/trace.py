@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer
 
-from seqdiff.files import check_parent, read_npz_array, replacing
+from seqdiff.files import check_parent, parse_json, read_npz_array, replacing
 
 _SHAPES = {
     "x_init": 2,
@@ -149,7 +149,7 @@ def read_trace(path: str | Path) -> Trace:
             if missing:
                 raise ValueError(f"no array {', '.join(missing)}")
             arrays = {name: read_npz_array(file, name) for name in _SHAPES}
-            about = json.loads(read_npz_array(file, "about").tobytes())
+            about = parse_json(read_npz_array(file, "about").tobytes())
         for name, dimensions in _SHAPES.items():
             if arrays[name].ndim != dimensions or arrays[name].dtype.kind != "u":
                 raise ValueError(

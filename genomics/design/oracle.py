@@ -29,7 +29,7 @@ from genomics.sequence import (
     encode,
 )
 from seqdiff.denoiser import Denoiser
-from seqdiff.files import write_bytes
+from seqdiff.files import parse_json, write_bytes
 from seqdiff.samplers import BlockClassifierBased, ExactClassifierBased, SMCSampler
 from seqdiff.training import check_weights, read_weights, weights_digest
 
@@ -394,7 +394,7 @@ def _read_config(path: Path) -> tuple[OracleConfig, str]:
         ValueError: If it is not one.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
         digest, version = str(content.pop("digest")), content.pop("format")
         content["columns"] = tuple(content["columns"])
         config = OracleConfig(**content)

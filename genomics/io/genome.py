@@ -26,7 +26,14 @@ from jaxtyping import Int64, UInt8
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from genomics.io.fasta import Place, check_file, read_encoded
-from seqdiff.files import alone, content_digest, continuing, make_cache_folder, write_bytes
+from seqdiff.files import (
+    alone,
+    content_digest,
+    continuing,
+    make_cache_folder,
+    parse_json,
+    write_bytes,
+)
 from seqdiff.progress import Bar
 
 _HEADER = struct.Struct("<8sQQI36x")
@@ -231,7 +238,7 @@ def _read_finished(finished: Path, partial: Path) -> tuple[Place, int]:
     This is the start if the files do not exist, are damaged, or do not fit each other.
     """
     try:
-        saved = json.loads(finished.read_bytes())
+        saved = parse_json(finished.read_bytes())
         place, crc = Place(**saved["place"]), 0
         with partial.open("rb") as stream:
             stream.seek(_HEADER.size)
@@ -292,5 +299,5 @@ def _read_index(cached: Path) -> tuple[tuple[str, ...], np.ndarray]:
         index = stream.read()
     if zlib.crc32(index) != crc:
         raise ValueError(damaged)
-    parsed = json.loads(index)
+    parsed = parse_json(index)
     return tuple(parsed["names"]), np.array(parsed["lengths"], dtype=np.int64)

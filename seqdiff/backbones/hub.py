@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from seqdiff.backbones.base import RunTokens
-from seqdiff.files import write_bytes
+from seqdiff.files import parse_json, write_bytes
 
 _LARGEST_WEIGHT = 1e9
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -59,7 +59,7 @@ def read_json(path: Path) -> dict[str, object]:
         ValueError: If the file is not a JSON object.
     """
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}); download it again") from error
     if not isinstance(fields, dict):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from seqdiff.cells import describe_error, say
 from seqdiff.checks import check_count
 from seqdiff.extras import require_extra
-from seqdiff.files import check_folder, replacing, write_bytes
+from seqdiff.files import check_folder, parse_json, replacing, write_bytes
 from seqdiff.progress import progress
 
 if TYPE_CHECKING:
@@ -235,7 +235,13 @@ def _check_manifest(command: str, folder: Path, about: dict[str, str]) -> None:
     path = folder / MANIFEST
     if not path.is_file():
         return
-    found = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = dict(parse_json(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} must describe the command that began {folder}, got: {error}; start again: "
+            f"rm -r {folder}"
+        ) from error
     for name in [*about, *found]:
         if found.get(name) != about.get(name):
             raise ValueError(

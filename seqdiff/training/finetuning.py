@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from seqdiff.files import alone, write_bytes
+from seqdiff.files import alone, parse_json, write_bytes
 from seqdiff.progress import progress as show_progress
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Result]]:
     text = path.read_bytes().decode("utf-8", "replace")
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            cell = json.loads(line)
+            cell = parse_json(line)
             yield _spell(cell["key"]), dict(cell["result"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(

@@ -20,6 +20,7 @@ from torch import Tensor
 from seqdiff.backbones import first_broken
 from seqdiff.cells import describe_error
 from seqdiff.denoiser import Denoiser
+from seqdiff.files import parse_json
 from seqdiff.parameterization import Parameterization
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def read_purpose(path: Path) -> dict[str, object]:
     if _FOR not in metadata:
         return {key: value for key, value in metadata.items() if key == _TOKENIZER}
     try:
-        return dict(json.loads(metadata[_FOR]))
+        return dict(parse_json(metadata[_FOR]))
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path} must hold JSON under {_FOR} in its metadata, got: {error}; copy it again"

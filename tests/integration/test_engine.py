@@ -63,6 +63,13 @@ def compute(engine: Engine, folder: Path, count: int = 7) -> list[int]:
     return [int(part["square"]) for part in found]
 
 
+@pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, '"'])
+def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / engines.MANIFEST).write_text(content)
+    with pytest.raises(ValueError, match=r"manifest.json must describe the command that began"):
+        engines._check_manifest("score", tmp_path, {"seed": "0"})
+
+
 def times(folder: Path) -> list[int]:
     """How often each shard was computed."""
     logs = (folder / f"{number}.log" for number in range(7))

@@ -61,6 +61,8 @@ def test_parquet(tmp_path: Path) -> None:
     [
         ("{", "a.jsonl:3: must be a JSON object, got: Expecting .* at column 1; correct the line"),
         ("[1]", "a.jsonl:3: must be a JSON object, got list; correct the line"),
+        ("[" * 100_000, "a.jsonl:3: must be a JSON object, got: brackets that are nested too deep"),
+        ('{"n": ' + "1" * 5000 + "}", "a.jsonl:3: must be a JSON object, got: Exceeds the limit"),
         (
             '{"body": "x"}',
             "a.jsonl:3: must have text in the field 'text', got the fields 'body'; set",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal, NamedTuple
 
 from seqdiff.data import Record
 from seqdiff.extras import require_extra
-from seqdiff.files import is_gzip
+from seqdiff.files import is_gzip, parse_json
 
 if TYPE_CHECKING:
     from seqdiff.data import Tokenizer
@@ -135,11 +135,12 @@ def _read_jsonl(path: Path, reading: Reading) -> Iterator[Document]:
             continue
         where = f"{path}:{number}"
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = parse_json(line)
+        except ValueError as error:
+            found = isinstance(error, json.JSONDecodeError)
+            said = f"{error.msg} at column {error.colno}" if found else str(error)
             raise ValueError(
-                f"{where}: must be a JSON object, got: {error.msg} at column {error.colno}; "
-                "correct the line"
+                f"{where}: must be a JSON object, got: {said}; correct the line"
             ) from error
         if not isinstance(record, dict):
             raise ValueError(

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
-from seqdiff.files import alone, make_cache_folder, write_bytes
+from seqdiff.files import alone, make_cache_folder, parse_json, write_bytes
 from seqdiff.progress import Bar
 from text.corpora.detokenizers import DETOKENIZERS, VERSION
 from text.corpora.shards import TokenStore, open_shard, write_shard
@@ -309,7 +309,7 @@ def _open(folder: Path) -> TokenStore | None:
     """
     manifest = folder / _MANIFEST
     try:
-        entries = json.loads(manifest.read_bytes())
+        entries = parse_json(manifest.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
     paths = [folder / name for name, *_ in entries]

@@ -14,6 +14,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from seqdiff.files import parse_json
+
 _NAME = re.compile(r"(?m)^--- (.*) ---\n")
 _LIKE_A_NAME = re.compile(r"(?m)^(>*--- .* ---)$")
 _QUOTED = re.compile(r"(?m)^>(>*--- .* ---)$")
@@ -166,8 +168,8 @@ def _named(owner: str, path: Path, number: int, line: str, suffix: str) -> tuple
     name, text = f"line_{number}", line
     if suffix == ".jsonl":
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise ValueError(
                 f"{owner} must hold a JSON object on each line, got: {error} in line {number} of "
                 f"{path}; correct that line"

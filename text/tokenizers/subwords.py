@@ -16,7 +16,7 @@ from jaxtyping import Integer
 
 from seqdiff.cells import describe_error
 from seqdiff.extras import require_extra
-from seqdiff.files import cache_folder
+from seqdiff.files import cache_folder, parse_json
 from text.pretrained import short, why_offline
 from text.tokenizers.characters import TextTokenizer, digest
 
@@ -374,8 +374,8 @@ class JSONTokenizer(SubwordTokenizer):
 
 def _read_json(file: Path) -> dict[str, object]:
     try:
-        content = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
+        content = parse_json(read_text(file))
+    except ValueError as error:
         raise ValueError(f"{file}: must be JSON, got: {error}; download the file again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{file}: must be a JSON object; download the file again")
