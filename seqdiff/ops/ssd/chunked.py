@@ -17,6 +17,7 @@ few chunks at a time, whose intermediate results stay in the cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -97,7 +98,7 @@ def _carry(added: Tensor, sums: Tensor, count: int, reverse: bool, onward: bool)
     before = torch.empty_like(added)
     order = range(count) if onward else range(count)[::-1]
     before[:, order[0]] = 0
-    for chunk, following in zip(order, order[1:], strict=False):
+    for chunk, following in pairwise(order):
         torch.addcmul(
             added[:, chunk], before[:, chunk], factors[:, chunk], out=before[:, following]
         )
