@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -295,6 +295,8 @@ class Caduceus(_Bidirectional):
             mixer=mixer,
             headdim=headdim,
         )
+        if mixer == "ssd":
+            mamba = replace(mamba, headdim=mamba.head(d_model))
         config = CaduceusConfig(
             d_model=d_model,
             n_layer=n_layer,

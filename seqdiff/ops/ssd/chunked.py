@@ -146,7 +146,8 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, d_out):
+    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (d_out,) = grads
         x, dt, A, B, C, D, sums, states, y = ctx.saved_tensors
         reverse, count = ctx.reverse, ctx.count
         size, heads, width = x.shape[1:]

@@ -57,11 +57,12 @@ def ssd(
         raise ValueError(f"ssd.backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if chunk < 1:
         raise ValueError(f"ssd.chunk must be at least 1, got {chunk}; the default is {CHUNK}")
-    inputs = [t.to(compute_dtype(x, dt, A, B, C, D)) for t in (x, dt, A, B, C, D)]
+    own, kind = x.dtype, compute_dtype(x, dt, A, B, C, D)
+    x, dt, A, B, C, D = (t.to(kind) for t in (x, dt, A, B, C, D))
     with torch.autocast(x.device.type, enabled=False):
         if backend == "reference":
-            return ssd_reference(*inputs, reverse).to(x.dtype)
-        return ssd_chunked(*inputs, reverse, chunk).to(x.dtype)
+            return ssd_reference(x, dt, A, B, C, D, reverse).to(own)
+        return ssd_chunked(x, dt, A, B, C, D, reverse, chunk).to(own)
 
 
 def _check(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> None:
