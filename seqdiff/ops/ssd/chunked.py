@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_CACHED = 1 << 16  # numbers in one of about ten tensors that a pass over some chunks uses
+_CACHED = 1 << 17  # numbers in one of about ten tensors that a pass over some chunks uses
 
 
 def ssd_chunked(
