@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from seqdiff.backbones.layers import Norm, exempt_from_decay, require_choice, require_positive
 from seqdiff.ops.bimamba import Direction, mamba_both_ways, mamba_direction
 from seqdiff.ops.causal_conv import causal_conv1d
-from seqdiff.ops.operators import compute_dtype
 from seqdiff.ops.ssd import ssd
 
 Combine = Literal["add", "ew_multiply"]
@@ -245,8 +244,18 @@ class ScalarSSM(nn.Module):
             padding: See ``BiMamba.forward``.
             reverse: Whether to run from the last position to the first.
         """
-        channels, states = len(self.norm.weight), self.states
-        z, xBC, dt = xz.split((channels, channels + 2 * states, self.heads), dim=-1)
+        return self.run(*self.parts(xz), padding, reverse=reverse)
+
+    def parts(self, xz: Float[Tensor, "B L E"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the activated gate, the input of the convolution and the raw step sizes."""
+        channels = len(self.norm.weight)
+        z, xBC, dt = xz.split((channels, channels + 2 * self.states, self.heads), dim=-1)
+        return F.silu(z), xBC, dt
+
+    def run(
+        self, gate: Tensor, xBC: Tensor, dt: Tensor, padding: Tensor | None, *, reverse: bool
+    ) -> Tensor:
+        """Run the direction on what ``parts`` returns."""
         convolved = causal_conv1d(
             xBC.mT,
             self.conv_weight,
@@ -257,12 +266,12 @@ class ScalarSSM(nn.Module):
         ).mT
         if padding is not None:
             convolved = convolved.masked_fill(padding[..., None], 0)
-        x, B, C = convolved.split((channels, states, states), dim=-1)
-        steps = F.softplus(dt.to(compute_dtype(dt)) + self.dt_bias)
+        x, B, C = convolved.split((gate.shape[-1], self.states, self.states), dim=-1)
+        steps = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)) + self.dt_bias)
         rates = -torch.exp(self.A_log)
         x = x.unflatten(-1, (self.heads, -1))
         y = ssd(x, steps, rates, B, C, self.D, reverse=reverse, backend=self.backend)
-        return self.norm(y.flatten(2) * F.silu(z))
+        return self.norm(y.flatten(2) * gate)
 
 
 class BiMamba(nn.Module):
@@ -349,8 +358,10 @@ class BiMamba(nn.Module):
         if isinstance(self.fwd, SelectiveSSM):
             ways = self.weights()
             return mamba_both_ways(xz, *ways, padding, mirrored=mirrored, backend=self.backend)
-        y = self.fwd(xz, padding, reverse=mirrored)
-        return y + self.rev(xz, padding, reverse=not mirrored)
+        assert isinstance(self.rev, ScalarSSM)
+        parts = self.fwd.parts(xz)
+        y = self.fwd.run(*parts, padding, reverse=mirrored)
+        return y + self.rev.run(*parts, padding, reverse=not mirrored)
 
 
 def project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
