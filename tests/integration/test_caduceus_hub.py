@@ -421,6 +421,7 @@ def test_other_mixers_of_mamba2_are_not_read(plantcad: Path, ssm: dict, message:
             None,
             "must have objects layer_cfg, layer_cfg.mamba_cfg and n",
         ),
+        (("layer_cfg", "mamba_cfg", "ssm_cfg"), [4], r"ssm_cfg must be dict or null, got \[4\]"),
         (("norm_cfg",), [], "must have objects layer_cfg, layer_cfg.mamba_cfg and norm_cfg"),
         (("norm_cfg", "rms_norm"), 1, "rms_norm must be bool, got 1"),
     ],

@@ -134,8 +134,17 @@ def _flat(path: Path, fields: Mapping[str, object]) -> dict:
         return dict(fields)
     layer, norm = fields["layer_cfg"], fields.get("norm_cfg")
     mamba = layer.get("mamba_cfg") if isinstance(layer, dict) else None
+    ssm = mamba.get("ssm_cfg") or {} if isinstance(mamba, dict) else None
     if not isinstance(layer, dict) or not isinstance(mamba, dict) or not isinstance(norm, dict):
-        raise ValueError(f"{path} must have objects layer_cfg, layer_cfg.mamba_cfg and norm_cfg")
+        raise ValueError(
+            f"{path} must have objects layer_cfg, layer_cfg.mamba_cfg and norm_cfg, got "
+            f"layer_cfg={layer!r} and norm_cfg={norm!r}; download it again"
+        )
+    if not isinstance(ssm, dict):
+        raise ValueError(
+            f"{path} layer_cfg.mamba_cfg ssm_cfg must be dict or null, got {ssm!r}; download it "
+            "again"
+        )
     for owner, name, value, supported in (
         ("layer_cfg", "mode", layer.get("mode", "mamba-only"), ("mamba-only",)),
         ("layer_cfg.mamba_cfg", "version", mamba.get("version"), ("v1", "v2")),
@@ -151,7 +160,7 @@ def _flat(path: Path, fields: Mapping[str, object]) -> dict:
     }
     kind = "Mamba2" if mamba["version"] == "v2" else "Mamba1"
     others = {k: v for k, v in fields.items() if k not in ("layer_cfg", "norm_cfg")}
-    return {**others, **moved, "ssm_cfg": {**(mamba.get("ssm_cfg") or {}), "layer": kind}}
+    return {**others, **moved, "ssm_cfg": {**ssm, "layer": kind}}
 
 
 def _mamba_config(path: Path, ssm: Mapping[str, object]) -> MambaConfig:
