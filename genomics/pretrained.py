@@ -17,17 +17,20 @@ from seqdiff.data import NoData, SequenceDataModule
 from seqdiff.files import names_files
 from seqdiff.types import Inputs
 
-# Ids of A C G T and [MASK] in the published vocabulary.
+# Ids of A C G T and [MASK] in the published vocabularies: that of Caduceus, which has at least 12
+# tokens, and that of PlantCaduceus and PlantCAD2.
 HUB_IDS = (7, 8, 9, 10, 3)
-_LAST_TOKEN = 11
+PLANT_IDS = (3, 4, 5, 6, 1)
+_LAST_TOKEN, _PLANT_TOKENS = 11, (7, 8)
 
 
 class PublishedCaduceus(Backbone):
     """A network from a hub folder that takes and scores the ids of A C G T and the mask.
 
-    The published network scores 16 tokens; the scores of A C G T are used, which ``Denoiser``
-    normalises. N is the mask here, so the network sees ``[MASK]`` for unknown bases. Equivariance
-    to the reverse complement is preserved. All parameters are trainable.
+    The published network scores 16 tokens, or 8 for PlantCaduceus and PlantCAD2; the scores of
+    A C G T are used, which ``Denoiser`` normalises. N is the mask here, so the network sees
+    ``[MASK]`` for unknown bases. Equivariance to the reverse complement is preserved. All
+    parameters are trainable.
 
     Attributes:
         checkpoint: Folder of the weights.
@@ -68,20 +71,24 @@ class PublishedCaduceus(Backbone):
         else:
             network = Caduceus.of(published_shape, backend=backend)
         complement = network.config.complement
-        other_strand = None if complement is None else tuple(complement[i] for i in HUB_IDS[:4])
-        small = network.config.num_embeddings <= _LAST_TOKEN
-        if small or other_strand not in (None, HUB_IDS[3::-1]):
+        count = network.config.num_embeddings
+        ids = PLANT_IDS if count in _PLANT_TOKENS else HUB_IDS
+        small = count <= _LAST_TOKEN and ids is HUB_IDS
+        strand = None if complement is None or small else tuple(complement[i] for i in ids[:4])
+        if small or strand not in (None, ids[3::-1]):
             raise ValueError(
                 "PublishedCaduceus.checkpoint must have the published tokens, A C G T being "
-                f"{HUB_IDS[0]} to {HUB_IDS[3]} of at least {_LAST_TOKEN + 1}, got "
-                f"{network.config.num_embeddings} tokens in {checkpoint}; use seqdiff's own run"
+                f"{HUB_IDS[0]} to {HUB_IDS[3]} of at least {_LAST_TOKEN + 1} or {PLANT_IDS[0]} to "
+                f"{PLANT_IDS[3]} of {_PLANT_TOKENS[-1]}, got {count} tokens in {checkpoint}; use "
+                "seqdiff's own run"
             )
         self.checkpoint = checkpoint
         self.network = network
         self.width, self.num_logits = network.width, num_logits
         self.strands = network.strands
         self.hub_ids: Tensor
-        self.register_buffer("hub_ids", torch.tensor(HUB_IDS), persistent=False)
+        self.register_buffer("hub_ids", torch.tensor(ids), persistent=False)
+        self._first, self._last = ids[0], ids[3]
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
@@ -115,7 +122,7 @@ class PublishedCaduceus(Backbone):
         where: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "*positions K"]:
         """Score the four bases."""
-        return self.network.head(h, inputs, where)[..., HUB_IDS[0] : HUB_IDS[3] + 1]
+        return self.network.head(h, inputs, where)[..., self._first : self._last + 1]
 
     @override
     def hidden(self, inputs: Inputs, layer: int | None = None) -> Float[Tensor, "B L C"]:

@@ -1,21 +1,32 @@
-"""The Mamba mixer, in one direction or in both. No direction flips its input."""
+"""The mixers of Mamba and Mamba-2, in one direction or in both. No direction flips its input."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from seqdiff.backbones.layers import exempt_from_decay, exempt_from_muon, require_positive
+from seqdiff.backbones.layers import (
+    Norm,
+    exempt_from_decay,
+    exempt_from_muon,
+    require_choice,
+    require_positive,
+)
 from seqdiff.ops.bimamba import Direction, mamba_both_ways, mamba_direction
+from seqdiff.ops.causal_conv import causal_conv1d
+from seqdiff.ops.ssd import ssd
 
 Combine = Literal["add", "ew_multiply"]
+Mixer = Literal["mamba", "ssd"]
+DEFAULT_STATES: dict[Mixer, int] = {"mamba": 16, "ssd": 64}
+_USUAL_HEAD = 64
 
 
 def initialise_projections(
@@ -32,19 +43,23 @@ def initialise_projections(
 
 @dataclass(frozen=True)
 class MambaConfig:
-    """Sizes and initialisation of a Mamba mixer, under the names of Gu and Dao 2023.
+    """Sizes and initialisation of a mixer, under the names of Gu and Dao 2023 and Dao and Gu 2024.
 
     Attributes:
         d_state: State width of each channel.
         d_conv: Width of the causal depthwise convolution.
         expand: Inner width as a multiple of the model width.
-        dt_rank: Rank of the step-size projection; ``auto`` is a sixteenth of the model width,
-            rounded up.
+        dt_rank: Rank of the step-size projection of ``mamba``; ``auto`` is a sixteenth of the model
+            width, rounded up.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
         dt_init_floor: Lower bound of the initial step sizes.
         conv_bias: Whether the convolution has a bias.
         bias: Whether the input and output projections have a bias.
+        mixer: ``mamba``, whose channels decay at ``d_state`` rates each, or ``ssd``, the mixer of
+            Mamba-2, whose heads decay at one rate each.
+        headdim: Channels of a head of ``ssd``; ``auto`` is the divisor of the inner width that is
+            closest to 64.
     """
 
     d_state: int = 16
@@ -56,18 +71,30 @@ class MambaConfig:
     dt_init_floor: float = 1e-4
     conv_bias: bool = True
     bias: bool = False
+    mixer: Mixer = "mamba"
+    headdim: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         """Check the sizes.
 
         Raises:
-            ValueError: If a size is below one, or not ``0 < dt_min <= dt_max``.
+            ValueError: If a size is below one, not ``0 < dt_min <= dt_max``, or a size of the other
+                mixer is set.
         """
+        require_choice("Mamba", "mixer", self.mixer, get_args(Mixer))
         require_positive("Mamba", "d_state", self.d_state)
         require_positive("Mamba", "d_conv", self.d_conv)
         require_positive("Mamba", "expand", self.expand)
         if self.dt_rank != "auto":
             require_positive("Mamba", "dt_rank", self.dt_rank)
+        if self.headdim != "auto":
+            require_positive("Mamba", "headdim", self.headdim)
+        other = "dt_rank" if self.mixer == "ssd" else "headdim"
+        if getattr(self, other) != "auto":
+            raise ValueError(
+                f'Mamba.{other} must be auto with mixer="{self.mixer}", which has no {other}, got '
+                f"{getattr(self, other)}; leave it out"
+            )
         if not 0 < self.dt_min <= self.dt_max:
             raise ValueError(
                 "Mamba.dt_min and dt_max must satisfy 0 < dt_min <= dt_max, "
@@ -77,6 +104,53 @@ class MambaConfig:
     def rank(self, d_model: int) -> int:
         """Return the rank of the step-size projection for a model width."""
         return math.ceil(d_model / 16) if self.dt_rank == "auto" else self.dt_rank
+
+    def head(self, d_model: int) -> int:
+        """Return the channels of a head for a model width.
+
+        Raises:
+            ValueError: If the heads do not divide the inner width.
+        """
+        inner = self.expand * d_model
+        divisors = [size for size in range(1, inner + 1) if inner % size == 0]
+        usual = min(divisors, key=lambda size: max(size, _USUAL_HEAD) / min(size, _USUAL_HEAD))
+        if self.headdim == "auto":
+            return usual
+        if self.headdim not in divisors:
+            raise ValueError(
+                f"Mamba.headdim must divide the inner width expand * d_model = {inner}, got "
+                f"{self.headdim}; {usual} does"
+            )
+        return self.headdim
+
+    def projected(self, d_model: int) -> int:
+        """Return the outputs of the input projection for a model width."""
+        inner = self.expand * d_model
+        if self.mixer == "mamba":
+            return 2 * inner
+        return 2 * inner + 2 * self.d_state + inner // self.head(d_model)
+
+    def direction(self, d_model: int, backend: str) -> SelectiveSSM | ScalarSSM:
+        """Build one direction for a model width."""
+        inner = self.expand * d_model
+        if self.mixer == "mamba":
+            return SelectiveSSM(inner, self.rank(d_model), self, backend)
+        return ScalarSSM(inner, self.head(d_model), self, backend)
+
+
+def _new_filter(channels: int, config: MambaConfig) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """Draw the weights and, if there is one, the bias of the convolution."""
+    bound = config.d_conv**-0.5
+    weight = nn.Parameter(torch.empty(channels, config.d_conv).uniform_(-bound, bound))
+    bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if config.conv_bias else None
+    return weight, bias
+
+
+def _new_steps(count: int, config: MambaConfig) -> Tensor:
+    """Draw log-uniform step sizes, and return what softplus maps to them."""
+    log_min, log_max = math.log(config.dt_min), math.log(config.dt_max)
+    dt = torch.empty(count).uniform_(log_min, log_max).exp().clamp(min=config.dt_init_floor)
+    return dt + torch.log(-torch.expm1(-dt))
 
 
 class SelectiveSSM(nn.Module):
@@ -97,19 +171,13 @@ class SelectiveSSM(nn.Module):
     ) -> None:
         super().__init__()
         self.backend = backend
-        bound = config.d_conv**-0.5
-        self.conv_weight = nn.Parameter(torch.empty(d_inner, config.d_conv).uniform_(-bound, bound))
-        self.conv_bias = (
-            nn.Parameter(torch.empty(d_inner).uniform_(-bound, bound)) if config.conv_bias else None
-        )
+        self.conv_weight, self.conv_bias = _new_filter(d_inner, config)
         self.x_proj = nn.Linear(d_inner, dt_rank + 2 * config.d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, d_inner)
         nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
         exempt_from_muon(self.conv_weight, self.x_proj.weight, self.dt_proj.weight)
-        log_min, log_max = math.log(config.dt_min), math.log(config.dt_max)
-        dt = torch.empty(d_inner).uniform_(log_min, log_max).exp().clamp(min=config.dt_init_floor)
         with torch.no_grad():
-            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
+            self.dt_proj.bias.copy_(_new_steps(d_inner, config))
         states = torch.arange(1, config.d_state + 1, dtype=torch.get_default_dtype())
         self.A_log = exempt_from_decay(nn.Parameter(states.log().repeat(d_inner, 1)))
         self.D = nn.Parameter(torch.ones(d_inner))
@@ -143,8 +211,79 @@ class SelectiveSSM(nn.Module):
         )
 
 
+class ScalarSSM(nn.Module):
+    """One direction of Mamba-2 without its projections: convolution, scan, gate, norm.
+
+    Source: Dao and Gu 2024, arXiv:2405.21060, section 7.1 and figure 6, with one group of B and C.
+    Initially, the decay rates are uniform in [1, 16], ``D`` is one, and the step sizes are
+    log-uniform in [dt_min, dt_max].
+
+    Args:
+        d_inner: Channels.
+        headdim: Channels of a head, which divide ``d_inner``.
+        config: The other sizes and options.
+        backend: Form of the scan, and kernel of the convolution.
+    """
+
+    def __init__(
+        self, d_inner: int, headdim: int, config: MambaConfig, backend: str = "auto"
+    ) -> None:
+        super().__init__()
+        self.backend = backend
+        self.heads, self.states = d_inner // headdim, config.d_state
+        self.conv_weight, self.conv_bias = _new_filter(d_inner + 2 * config.d_state, config)
+        exempt_from_muon(self.conv_weight)
+        self.dt_bias = nn.Parameter(_new_steps(self.heads, config))
+        self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(self.heads))
+        self.norm = Norm(d_inner)
+
+    def forward(
+        self,
+        xz: Float[Tensor, "B L E"],
+        padding: Bool[Tensor, "B L"] | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Run the direction over rows.
+
+        Args:
+            xz: Gate, input, B, C and the raw step sizes side by side; zero where padded.
+            padding: See ``BiMamba.forward``.
+            reverse: Whether to run from the last position to the first.
+        """
+        return self.run(*self.parts(xz), padding, reverse=reverse)
+
+    def parts(self, xz: Float[Tensor, "B L E"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the activated gate, the input of the convolution and the raw step sizes."""
+        channels = len(self.norm.weight)
+        z, xBC, dt = xz.split((channels, channels + 2 * self.states, self.heads), dim=-1)
+        return F.silu(z), xBC, dt
+
+    def run(
+        self, gate: Tensor, xBC: Tensor, dt: Tensor, padding: Tensor | None, *, reverse: bool
+    ) -> Tensor:
+        """Run the direction on what ``parts`` returns."""
+        convolved = causal_conv1d(
+            xBC.mT,
+            self.conv_weight,
+            self.conv_bias,
+            activation="silu",
+            reverse=reverse,
+            backend=self.backend,
+        ).mT
+        if padding is not None:
+            convolved = convolved.masked_fill(padding[..., None], 0)
+        x, B, C = convolved.split((gate.shape[-1], self.states, self.states), dim=-1)
+        steps = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)) + self.dt_bias)
+        rates = -torch.exp(self.A_log)
+        x = x.unflatten(-1, (self.heads, -1))
+        y = ssd(x, steps, rates, B, C, self.D, reverse=reverse, backend=self.backend)
+        return self.norm(y.flatten(2) * gate)
+
+
 class BiMamba(nn.Module):
-    """Two Mamba directions whose outputs are added or multiplied.
+    """Two directions of Mamba or of Mamba-2 whose outputs are added or multiplied.
 
     Source: Schiff et al. 2024, arXiv:2403.03234, section 3.1. A projection acts on each position
     separately. A tied input projection is therefore computed once for both directions, and a tied
@@ -168,18 +307,18 @@ class BiMamba(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        d_inner, rank = config.expand * d_model, config.rank(d_model)
+        d_inner, projected = config.expand * d_model, config.projected(d_model)
         self.combine = combine
         self.backend = backend
-        self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=config.bias)
+        self.in_proj = nn.Linear(d_model, projected, bias=config.bias)
         self.out_proj = nn.Linear(d_inner, d_model, bias=config.bias)
         self.in_proj_rev: nn.Linear | None = None
         self.out_proj_rev: nn.Linear | None = None
         if not tied:
-            self.in_proj_rev = nn.Linear(d_model, 2 * d_inner, bias=config.bias)
+            self.in_proj_rev = nn.Linear(d_model, projected, bias=config.bias)
             self.out_proj_rev = nn.Linear(d_inner, d_model, bias=config.bias)
-        self.fwd = SelectiveSSM(d_inner, rank, config, backend)
-        self.rev = SelectiveSSM(d_inner, rank, config, backend)
+        self.fwd = config.direction(d_model, backend)
+        self.rev = config.direction(d_model, backend)
 
     def initialise_projections(self, n_layer: int) -> None:
         """Initialise the projections for a network of ``n_layer`` layers."""
@@ -205,8 +344,7 @@ class BiMamba(nn.Module):
         """
         xz = project_in(self.in_proj, x, padding, mirrored)
         if self.combine == "add" and self.out_proj_rev is None:
-            fwd, rev = self.fwd.weights(), self.rev.weights()
-            y = mamba_both_ways(xz, fwd, rev, padding, mirrored=mirrored, backend=self.backend)
+            y = self._sum(xz, padding, mirrored)
             return project_out(self.out_proj, y, mirrored, directions=2)
         xz_rev = xz
         if self.in_proj_rev is not None:
@@ -216,6 +354,22 @@ class BiMamba(nn.Module):
         out_fwd = project_out(self.out_proj, y_fwd, mirrored)
         out_rev = project_out(self.out_proj_rev or self.out_proj, y_rev, mirrored)
         return out_fwd + out_rev if self.combine == "add" else out_fwd * out_rev
+
+    def weights(self) -> tuple[Direction, Direction]:
+        """Return the parameters of both directions of ``mamba`` in the form that operators take."""
+        assert isinstance(self.fwd, SelectiveSSM)
+        assert isinstance(self.rev, SelectiveSSM)
+        return self.fwd.weights(), self.rev.weights()
+
+    def _sum(self, xz: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
+        """Add the outputs of both directions, which have the same input."""
+        if isinstance(self.fwd, SelectiveSSM):
+            ways = self.weights()
+            return mamba_both_ways(xz, *ways, padding, mirrored=mirrored, backend=self.backend)
+        assert isinstance(self.rev, ScalarSSM)
+        parts = self.fwd.parts(xz)
+        y = self.fwd.run(*parts, padding, reverse=mirrored)
+        return y + self.rev.run(*parts, padding, reverse=not mirrored)
 
 
 def project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:

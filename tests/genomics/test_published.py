@@ -92,6 +92,25 @@ def test_a_run_of_it_scores_dna(hub: Path, tmp_path: Path, capsys: pytest.Captur
     assert nats == pytest.approx(total, rel=1e-4)
 
 
+@pytest.mark.parametrize("variant", ["ph", "ps"])
+def test_a_folder_of_plantcad2_scores_its_own_ids_of_the_bases(
+    tmp_path: Path, variant: str
+) -> None:
+    torch.manual_seed(0)
+    plant = {"complement": (0, 1, 2, 6, 5, 4, 3, 7), "mixer": "ssd", "d_state": 4}
+    network = Caduceus(8, 2, num_embeddings=8, num_logits=8, variant=variant, **plant)
+    with torch.no_grad():
+        network.embedding.weight.normal_()
+    network.to_hub(tmp_path)
+    net = PublishedCaduceus(str(tmp_path), num_embeddings=5, num_logits=4)
+    tokens = draw()
+    ids = torch.tensor([3, 4, 5, 6, 1])  # [PAD] 0, [MASK] 1, [UNK] 2, then A C G T
+    assert torch.equal(net(Inputs(tokens)), network(Inputs(ids[tokens]))[..., 3:7])
+    again = PublishedCaduceus("gone", net.network.config, num_embeddings=5, num_logits=4)
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(Inputs(tokens)), net(Inputs(tokens)))
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_other_vocabularies_are_refused(hub: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be used on data of 4 tokens, A C G T, got 256"):

@@ -1,4 +1,4 @@
-"""Runs of the autoregressive Mamba and of a time-conditioned Caduceus."""
+"""Runs of the autoregressive Mamba, of a time-conditioned Caduceus and of Mamba-2."""
 
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from seqdiff.types import Inputs
 SIZES = ["--backbone.d_model=8", "--backbone.n_layer=1", "--backbone.d_state=4"]
 CAUSAL = ["--backbone=AutoregressiveMamba", *SIZES, "--preset=ar"]
 TIMED = ["--backbone=Caduceus", *SIZES, "--backbone.time_conditioned=true"]
+SSD = ["--backbone=Caduceus", *SIZES, "--backbone.mixer=ssd"]
 
 
-@pytest.mark.parametrize("flags", [CAUSAL, TIMED], ids=["autoregressive", "timed"])
+@pytest.mark.parametrize("flags", [CAUSAL, TIMED, SSD], ids=["autoregressive", "timed", "ssd"])
 def test_resume_is_bit_identical(config: Path, tmp_path: Path, flags: list[str]) -> None:
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     run = ["train", str(config), *flags, "--checkpoint_every_n_steps=2"]
@@ -53,3 +54,48 @@ def test_an_autoregressive_run_holds_its_network(config: Path, tmp_path: Path) -
     backbone = run.denoiser.backbone
     assert isinstance(backbone, AutoregressiveMamba) and run.denoiser.context == "prefix"
     assert (backbone.embedding.num_embeddings, backbone.num_logits) == (7, 6)
+
+
+def test_a_run_of_mamba2_learns_and_holds_its_network(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    described = yaml.safe_load(config.read_text())
+    described["backbone"] = {
+        "class_path": "Caduceus",
+        "init_args": {"d_model": 16, "n_layer": 1, "mixer": "ssd", "headdim": 8},
+    }
+    config.with_name("ssd.yaml").write_text(yaml.safe_dump(described))
+    command = ["train", str(config.with_name("ssd.yaml")), f"--output={out}", "--optim.lr=1e-2"]
+    losses = []
+    for steps in (1, 40):
+        assert main([*command, f"--trainer.max_steps={steps}"]) == 0
+        run = load(out)
+        torch.manual_seed(0)
+        losses.append(run.evaluate().model.bits_per_token)
+        out.rename(tmp_path / f"after{steps}")
+    assert losses[1] < losses[0] - 0.05, losses
+    run = load(tmp_path / "after40")
+    backbone = run.denoiser.backbone
+    assert isinstance(backbone, Caduceus)
+    assert (backbone.config.mamba.mixer, backbone.config.mamba.d_state) == ("ssd", 64)
+    assert backbone.config.mamba.headdim == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--backbone=BlockMamba", "--backbone.mixer=ssd"], "mixer"),
+        (["--backbone=Caduceus", "--backbone.mixer=ssd", "--preset=bd3lm"], "got Caduceus; ch"),
+        (["--backbone=Caduceus", "--backbone.mixer=lstm"], "mixer"),
+        (["--backbone=Caduceus", "--backbone.mixer=ssd", "--backbone.backend=cpu"], "backend"),
+        (["--backbone=Caduceus", "--backbone.mixer=ssd", "--backbone.headdim=3"], "headdim"),
+    ],
+    ids=["block mamba", "blocks", "unknown", "backend", "headdim"],
+)
+def test_what_mamba2_does_not_do_is_named(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture, flags: list[str], message: str
+) -> None:
+    out = tmp_path / "run"
+    assert main(["train", str(config), *flags[:1], *SIZES, *flags[1:], f"--output={out}"]) != 0
+    error = capsys.readouterr().err.strip()
+    assert message in error and error.count("\n") == 0, error
+    assert not out.exists()

@@ -24,6 +24,7 @@ NETWORKS = {
     "ph": lambda: Caduceus(10, 3, **TOLD, backend="reference"),
     "ps": lambda: Caduceus(10, 3, **SIZES, **PS, backend="reference"),
     "swapped": lambda: Caduceus(10, 3, **TOLD, **PS, swap_strands=True, backend="reference"),
+    "ssd": lambda: Caduceus(10, 3, **TOLD, **PS, mixer="ssd", backend="auto"),
     "block mamba": lambda: BlockMamba(10, 3, **SIZES, num_classes=2, backend="reference"),
     "mamba": lambda: AutoregressiveMamba(10, 3, **SIZES, num_classes=2, backend="reference"),
     "transformer": lambda: Transformer(12, 3, 2, **CONTEXT, cond_dim=4),

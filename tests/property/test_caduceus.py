@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seqdiff.backbones import Backbone, Caduceus
 from seqdiff.backbones.layers import MAX_SIGMA
-from seqdiff.backbones.mamba import BiMamba, SelectiveSSM
+from seqdiff.backbones.mamba import BiMamba, ScalarSSM, SelectiveSSM
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.schedules import Linear
@@ -52,6 +52,7 @@ VARIANTS = st.fixed_dictionaries(
         "norm": st.sampled_from(["rms", "layer"]),
         "bias": st.booleans(),
         "conv_bias": st.booleans(),
+        "mixer": st.sampled_from(["mamba", "ssd"]),
     }
 )
 
@@ -67,7 +68,7 @@ def asymmetry(model: Caduceus, tokens: torch.Tensor, sigma: torch.Tensor | None 
     return (difference.abs().max() / logits.abs().max()).item()
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(options=VARIANTS, swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 9))
 def test_ps_is_equivariant(options: dict[str, object], swap: bool, depth: int, length: int) -> None:
     model = build(variant="ps", complement=DNA, swap_strands=swap, **options)
@@ -80,8 +81,48 @@ def test_ps_without_the_complement_is_not_equivariant() -> None:
     assert asymmetry(model, draw_tokens(2, 9)) > 1e-2
 
 
-def test_ph_is_not_equivariant() -> None:
-    assert asymmetry(build(complement=DNA), draw_tokens(2, 9)) > 1e-2
+def changed_at(tokens: torch.Tensor, place: int) -> torch.Tensor:
+    changed = tokens.clone()
+    changed[:, place] = (tokens[:, place] + 1) % 5
+    return changed
+
+
+MIXERS = pytest.mark.parametrize("mixer", ["mamba", "ssd"])
+
+
+@MIXERS
+def test_ph_is_not_equivariant_until_both_strands_are_averaged(mixer: str) -> None:
+    model, tokens, complement = build(mixer=mixer), draw_tokens(2, 9), torch.tensor(DNA)
+    assert asymmetry(model, tokens) > 1e-2
+
+    def averaged(inputs: Inputs) -> torch.Tensor:
+        other = Inputs(complement[inputs.tokens.flip(1)])
+        turned = model(other).softmax(-1).flip(1)[..., complement[:4]]
+        return (model(inputs).softmax(-1) + turned) / 2
+
+    turned = averaged(Inputs(complement[tokens.flip(1)]))
+    wanted = averaged(Inputs(tokens)).flip(1)[..., complement[:4]]
+    torch.testing.assert_close(turned, wanted, **EXACT)
+
+
+@MIXERS
+@pytest.mark.parametrize("variant", ["ph", "ps"])
+def test_every_position_depends_on_every_other(mixer: str, variant: str) -> None:
+    model = build(mixer=mixer, variant=variant, complement=DNA, backend="auto")
+    tokens = draw_tokens(1, 70)
+    logits = model(Inputs(tokens))
+    for place in (0, 1, 34, 69):
+        changed = model(Inputs(changed_at(tokens, place)))
+        assert (changed - logits).abs().amax(-1).min() > 0, place
+    for way, lost in (("rev", slice(0, 34)), ("fwd", slice(35, 70))):  # broken twin: one direction
+        one = build(mixer=mixer, complement=DNA, backend="auto")
+        with torch.no_grad():
+            for block in one.layers:
+                ssm = getattr(block.mixer, way)
+                for parameter in (ssm.D, ssm.conv_weight, ssm.conv_bias):
+                    parameter.zero_()
+        difference = one(Inputs(changed_at(tokens, 34))) - one(Inputs(tokens))
+        assert not difference[0, lost].any()
 
 
 # An independent twin: explicit reversal, two strands, a loop over positions
@@ -114,10 +155,36 @@ def naive_mamba(
     return torch.stack(outputs, dim=1)
 
 
+def naive_mamba2(
+    ssm: ScalarSSM, in_proj: torch.nn.Linear, out_proj: torch.nn.Linear, h: torch.Tensor
+) -> torch.Tensor:
+    channels, heads, states = len(ssm.norm.weight), len(ssm.A_log), ssm.states
+    sizes = (channels, channels + 2 * states, heads)
+    z, xBC, dt = in_proj(h).split(sizes, dim=-1)
+    width = ssm.conv_weight.shape[1]
+    padded = torch.cat((torch.zeros_like(xBC[:, :1]).expand(-1, width - 1, -1), xBC), dim=1)
+    state = torch.zeros(len(h), heads, channels // heads, states, dtype=h.dtype)
+    outputs = []
+    for place in range(h.shape[1]):
+        u = (padded[:, place : place + width] * ssm.conv_weight.T).sum(1)
+        u = F.silu(u if ssm.conv_bias is None else u + ssm.conv_bias)
+        x, b, c = u.split((channels, states, states), dim=-1)
+        x = x.unflatten(-1, (heads, -1))
+        step = F.softplus(dt[:, place] + ssm.dt_bias)
+        drive = torch.einsum("bh,bhp,bn->bhpn", step, x, b)
+        state = torch.exp(-step * ssm.A_log.exp())[..., None, None] * state + drive
+        y = torch.einsum("bhpn,bn->bhp", state, c) + ssm.D[:, None] * x
+        gated = y.flatten(1) * F.silu(z[:, place])
+        scale = (gated.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        outputs.append(out_proj(ssm.norm.weight * gated / scale))
+    return torch.stack(outputs, dim=1)
+
+
 def naive_mixer(mixer: BiMamba, combine: str, h: torch.Tensor) -> torch.Tensor:
     in_rev, out_rev = mixer.in_proj_rev or mixer.in_proj, mixer.out_proj_rev or mixer.out_proj
-    forward = naive_mamba(mixer.fwd, mixer.in_proj, mixer.out_proj, h)
-    backward = naive_mamba(mixer.rev, in_rev, out_rev, h.flip(1)).flip(1)
+    direction = naive_mamba if isinstance(mixer.fwd, SelectiveSSM) else naive_mamba2
+    forward = direction(mixer.fwd, mixer.in_proj, mixer.out_proj, h)
+    backward = direction(mixer.rev, in_rev, out_rev, h.flip(1)).flip(1)
     return forward + backward if combine == "add" else forward * backward
 
 
@@ -146,7 +213,7 @@ def naive_ps(model: Caduceus, tokens: torch.Tensor) -> torch.Tensor:
     return first @ weight[:4].T + second.flip(2) @ weight[complement[:4]].T
 
 
-@settings(max_examples=20)
+@settings(max_examples=30)
 @given(options=VARIANTS, depth=st.integers(1, 3), length=st.integers(1, 8))
 def test_ph_equals_two_explicit_passes(options: dict[str, object], depth: int, length: int) -> None:
     model = build(**options)
@@ -155,7 +222,7 @@ def test_ph_equals_two_explicit_passes(options: dict[str, object], depth: int, l
     torch.testing.assert_close(model(Inputs(tokens)), naive_ph(model, tokens), **EXACT)
 
 
-@settings(max_examples=20)
+@settings(max_examples=30)
 @given(options=VARIANTS, swap=st.booleans(), depth=st.integers(1, 3), length=st.integers(1, 8))
 def test_ps_equals_the_published_layout(
     options: dict[str, object], swap: bool, depth: int, length: int
@@ -175,20 +242,22 @@ def test_the_swap_convention_matters(depth: int) -> None:
     assert (swapped(Inputs(tokens)) - plain(Inputs(tokens))).abs().max() > 1e-2
 
 
+@MIXERS
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("combine", ["add", "ew_multiply"])
-def test_a_mirrored_mixer_is_the_mixer_between_flips(tied: bool, combine: str) -> None:
-    mixer = build(tied=tied, combine=combine, bias=True).layers[0].mixer
+def test_a_mirrored_mixer_is_the_mixer_between_flips(mixer: str, tied: bool, combine: str) -> None:
+    module = build(mixer=mixer, tied=tied, combine=combine, bias=True).layers[0].mixer
     x = torch.randn(2, 7, 10, dtype=torch.float64)
-    mirrored = mixer(x.flip(1, 2), mirrored=True).flip(1, 2)
-    torch.testing.assert_close(mirrored, mixer(x), **EXACT)
+    mirrored = module(x.flip(1, 2), mirrored=True).flip(1, 2)
+    torch.testing.assert_close(mirrored, module(x), **EXACT)
 
 
+@MIXERS
 @pytest.mark.parametrize("variant", ["ph", "ps"])
-def test_the_chosen_kernels_equal_the_reference(variant: str) -> None:
-    model = build(variant=variant, complement=DNA)
+def test_the_chosen_kernels_equal_the_reference(mixer: str, variant: str) -> None:
+    model = build(mixer=mixer, variant=variant, complement=DNA)
     tokens = draw_tokens(3, 70)
-    fast = build(variant=variant, complement=DNA, backend="auto")
+    fast = build(mixer=mixer, variant=variant, complement=DNA, backend="auto")
     logits, wanted = fast(Inputs(tokens)), model(Inputs(tokens))
     torch.testing.assert_close(logits, wanted, **EXACT)
     weights = torch.randn_like(wanted)
@@ -292,7 +361,7 @@ def test_it_is_a_time_free_backbone() -> None:
     assert torch.equal(model(Inputs(tokens, t=torch.rand(2))), model(Inputs(tokens)))
 
 
-@settings(max_examples=20)
+@settings(max_examples=30)
 @given(
     options=VARIANTS,
     variant=st.sampled_from(["ph", "ps", "ps swapped"]),

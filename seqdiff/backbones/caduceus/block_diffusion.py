@@ -25,8 +25,8 @@ from seqdiff.types import Inputs, Signal
 
 def begin(layer: CaduceusBlock, batch: int) -> Borders:
     """Return the border before the first token of a row."""
-    fwd = layer.mixer.fwd
-    return no_borders(batch, fwd.conv_weight, fwd.A_log)
+    fwd, _ = layer.mixer.weights()
+    return no_borders(batch, fwd.conv_weight, fwd.A)
 
 
 def read_clean(
@@ -50,8 +50,9 @@ def read_clean(
     """
     mixer = layer.mixer
     xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
-    ways = mixer.fwd.weights(), mixer.rev.weights()
-    y, borders = mamba_through(xz, *ways, block_size, start, padding, backend=mixer.backend)
+    y, borders = mamba_through(
+        xz, *mixer.weights(), block_size, start, padding, backend=mixer.backend
+    )
     return x + project_out(mixer.out_proj, y, False, directions=2), borders
 
 
@@ -63,15 +64,15 @@ def read_borders(
     padding: Bool[Tensor, "B L"] | None = None,
 ) -> Borders:
     """Compute only the borders that ``read_clean`` returns."""
-    mixer, channels = layer.mixer, len(layer.mixer.fwd.D)
+    mixer = layer.mixer
+    fwd, _ = mixer.weights()
+    channels = len(fwd.D)
     proj = mixer.in_proj
     bias = None if proj.bias is None else proj.bias[:channels]
     inner = F.linear(layer.norm(x), proj.weight[:channels], bias)
     if padding is not None:
         inner = inner.masked_fill(padding[..., None], 0)
-    return mamba_borders(
-        inner, mixer.fwd.weights(), block_size, start, padding, backend=mixer.backend
-    )
+    return mamba_borders(inner, fwd, block_size, start, padding, backend=mixer.backend)
 
 
 def read_noisy(
@@ -92,8 +93,7 @@ def read_noisy(
     """
     mixer = layer.mixer
     xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
-    ways = mixer.fwd.weights(), mixer.rev.weights()
-    y = mamba_from(xz, *ways, block_size, borders, padding, backend=mixer.backend)
+    y = mamba_from(xz, *mixer.weights(), block_size, borders, padding, backend=mixer.backend)
     return x + project_out(mixer.out_proj, y, False, directions=2)
 
 

@@ -4,10 +4,16 @@ The format has these peculiarities. In a ``ps`` network, the two strands of a ro
 twice the width. Its norms are one module deeper than in ``ph``, unless they are fused with the
 preceding addition; networks with fused norms swap the strands before each block. Tensors that share
 storage may be written only once, under any of their names.
+
+Networks with the mixer of Mamba-2 (PlantCAD2; Zhai et al. 2025, doi:10.1101/2025.08.27.672609) have
+the same names, but the fields of the layers and norms are one level deeper, in ``layer_cfg`` and
+``norm_cfg``. The flat form with ``"layer": "Mamba2"`` in ``ssm_cfg``, as mamba_ssm writes it, is
+read as well.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -61,10 +67,27 @@ _SSM_FIELDS: dict[str, tuple[type, ...]] = {
     "conv_bias": (bool,),
     "bias": (bool,),
 }
+_SSD_FIELDS: dict[str, tuple[type, ...]] = {
+    **{name: kinds for name, kinds in _SSM_FIELDS.items() if name != "dt_rank"},
+    "headdim": (int,),
+}
+# mamba_ssm's defaults for Mamba2, where they differ from ours.
+_SSD_DEFAULTS = {"d_state": 128, "headdim": 64}
+_SSD_FIXED: dict[str, object] = {
+    "ngroups": 1,
+    "rmsnorm": True,
+    "norm_before_gate": False,
+    "D_has_hdim": False,
+    "d_ssm": None,
+    "dt_limit": [0.0, math.inf],
+}
 # These fields have no effect. Most only determine the initial weights, which the file replaces.
 # The residual stream is in float32 whenever the weights are. The fast path gives the same results.
-_WITHOUT_EFFECT = WITHOUT_EFFECT | {"initializer_cfg", "residual_in_fp32"}
+_WITHOUT_EFFECT = WITHOUT_EFFECT | {
+    "initializer_cfg", "residual_in_fp32", "gradient_checkpointing_stride"
+}  # fmt: skip
 _SSM_WITHOUT_EFFECT = {"dt_init", "dt_scale", "use_fast_path"}
+_SSD_WITHOUT_EFFECT = {"A_init_range", "conv_init", "chunk_size", "use_mem_eff_path"}
 
 
 def read_config(directory: str | Path) -> CaduceusConfig:
@@ -76,10 +99,8 @@ def read_config(directory: str | Path) -> CaduceusConfig:
             value that ``Caduceus`` does not support.
     """
     path = existing(directory, CONFIG_FILE, "Caduceus")
-    fields = cast(dict, read_json(path))
+    fields = _flat(path, cast(dict, read_json(path)))
     check_fields(str(path), "a Caduceus", fields, _FIELDS, _OPTIONAL, _WITHOUT_EFFECT)
-    ssm = fields.get("ssm_cfg") or {}
-    check_fields(f"{path} ssm_cfg", "a Caduceus", ssm, {}, _SSM_FIELDS, _SSM_WITHOUT_EFFECT)
     for name, required in (
         ("model_type", "caduceus"), ("bidirectional", True), ("tie_word_embeddings", True)
     ):  # fmt: skip
@@ -100,14 +121,72 @@ def read_config(directory: str | Path) -> CaduceusConfig:
         norm="rms" if fields["rms_norm"] else "layer",
         norm_eps=float(fields["norm_epsilon"]),
         swap_strands=fields["rcps"] and fields["fused_add_norm"],
-        mamba=_mamba_config(ssm),
+        mamba=_mamba_config(path, fields.get("ssm_cfg") or {}),
     )
 
 
-def _mamba_config(ssm: Mapping[str, object]) -> MambaConfig:
-    used = {name: value for name, value in ssm.items() if name in _SSM_FIELDS}
-    floats = {k: float(cast(float, v)) for k, v in used.items() if float in _SSM_FIELDS[k]}
-    return replace(MambaConfig(), **{**used, **floats})
+def _flat(path: Path, fields: Mapping[str, object]) -> dict:
+    """Move the fields of ``layer_cfg`` and ``norm_cfg`` to the top, with the layer in ``ssm_cfg``.
+
+    These parts also hold every general field of the transformers library, which has no effect.
+    """
+    if "layer_cfg" not in fields:
+        return dict(fields)
+    layer, norm = fields["layer_cfg"], fields.get("norm_cfg")
+    mamba = layer.get("mamba_cfg") if isinstance(layer, dict) else None
+    ssm = mamba.get("ssm_cfg") or {} if isinstance(mamba, dict) else None
+    if not isinstance(layer, dict) or not isinstance(mamba, dict) or not isinstance(norm, dict):
+        raise ValueError(
+            f"{path} must have objects layer_cfg, layer_cfg.mamba_cfg and norm_cfg, got "
+            f"layer_cfg={layer!r} and norm_cfg={norm!r}; download it again"
+        )
+    if not isinstance(ssm, dict):
+        raise ValueError(
+            f"{path} layer_cfg.mamba_cfg ssm_cfg must be dict or null, got {ssm!r}; download it "
+            "again"
+        )
+    for owner, name, value, supported in (
+        ("layer_cfg", "mode", layer.get("mode", "mamba-only"), ("mamba-only",)),
+        ("layer_cfg.mamba_cfg", "version", mamba.get("version"), ("v1", "v2")),
+        ("layer_cfg.mamba_cfg", "mlp_cfg", mamba.get("mlp_cfg"), (None,)),
+    ):
+        if value not in supported:
+            choices = " or ".join(map(repr, supported))
+            raise ValueError(
+                f"{path} {owner} has {name}={value!r}, but Caduceus supports only {choices}"
+            )
+    moved = {
+        name: norm[name] for name in ("fused_add_norm", "rms_norm", "norm_epsilon") if name in norm
+    }
+    kind = "Mamba2" if mamba["version"] == "v2" else "Mamba1"
+    others = {k: v for k, v in fields.items() if k not in ("layer_cfg", "norm_cfg")}
+    return {**others, **moved, "ssm_cfg": {**ssm, "layer": kind}}
+
+
+def _mamba_config(path: Path, ssm: Mapping[str, object]) -> MambaConfig:
+    layer = ssm.get("layer", "Mamba1")
+    ssm = {name: value for name, value in ssm.items() if name != "layer"}
+    if layer == "Mamba1":
+        kinds, ignored = _SSM_FIELDS, _SSM_WITHOUT_EFFECT
+        default = MambaConfig()
+    elif layer == "Mamba2":
+        kinds, ignored = _SSD_FIELDS, _SSD_WITHOUT_EFFECT
+        default = replace(MambaConfig(mixer="ssd"), **_SSD_DEFAULTS)
+        for name, supported in _SSD_FIXED.items():
+            if ssm.get(name, supported) != supported:
+                raise ValueError(
+                    f"{path} ssm_cfg has {name}={ssm[name]!r}, but Caduceus supports only "
+                    f"{supported!r}"
+                )
+        ssm = {name: value for name, value in ssm.items() if name not in _SSD_FIXED}
+    else:
+        raise ValueError(
+            f"{path} ssm_cfg has layer={layer!r}, but Caduceus supports only 'Mamba1' and 'Mamba2'"
+        )
+    check_fields(f"{path} ssm_cfg", "a Caduceus", ssm, {}, kinds, ignored)
+    used = {name: value for name, value in ssm.items() if name in kinds}
+    floats = {k: float(cast(float, v)) for k, v in used.items() if float in kinds[k]}
+    return replace(default, **{**used, **floats})
 
 
 def _padded(vocab_size: int, multiple: int) -> int:
@@ -180,7 +259,6 @@ def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str,
             tensors[hub] = (value[:, None] if name.endswith("conv_weight") else value).clone()
     for name in _complement_names(config):
         tensors[name] = torch.tensor(config.complement)
-    mamba = config.mamba
     complement = config.complement
     fields = {
         "architectures": ["CaduceusForMaskedLM"],
@@ -189,18 +267,28 @@ def write_hub(directory: str | Path, config: CaduceusConfig, state: Mapping[str,
         "n_layer": config.n_layer,
         "vocab_size": config.num_embeddings,
         "pad_vocab_size_multiple": 1,
-        "ssm_cfg": {name: getattr(mamba, name) for name in _SSM_FIELDS},
-        "rms_norm": config.norm == "rms",
-        "norm_epsilon": config.norm_eps,
         "residual_in_fp32": True,
-        "fused_add_norm": config.swap_strands,
         "bidirectional": True,
         "bidirectional_strategy": config.combine,
         "bidirectional_weight_tie": config.tied,
         "rcps": config.variant == "ps",
         "complement_map": None if complement is None else dict(enumerate(complement)),
     }
-    write_folder(directory, fields, tensors)
+    write_folder(directory, {**fields, **_mixer_and_norm_fields(config)}, tensors)
+
+
+def _mixer_and_norm_fields(config: CaduceusConfig) -> dict[str, object]:
+    norm = {
+        "rms_norm": config.norm == "rms",
+        "norm_epsilon": config.norm_eps,
+        "fused_add_norm": config.swap_strands,
+    }
+    kinds = _SSM_FIELDS if config.mamba.mixer == "mamba" else _SSD_FIELDS
+    ssm = {name: getattr(config.mamba, name) for name in kinds}
+    if config.mamba.mixer == "mamba":
+        return {"ssm_cfg": ssm, **norm}
+    mamba = {"version": "v2", "ssm_cfg": ssm, "mlp_cfg": None}
+    return {"layer_cfg": {"mode": "mamba-only", "mamba_cfg": mamba}, "norm_cfg": norm}
 
 
 def hub_names(name: str, config: CaduceusConfig) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,15 +25,18 @@ from seqdiff.backbones.layers import (
     shifted,
 )
 from seqdiff.backbones.mamba import (
+    DEFAULT_STATES,
     BiMamba,
     Combine,
     MambaConfig,
+    Mixer,
     SelectiveSSM,
     initialise_projections,
     project_in,
     project_out,
 )
 from seqdiff.ops.selective_scan import BACKENDS
+from seqdiff.ops.ssd import BACKENDS as SSD_BACKENDS
 from seqdiff.types import Inputs
 
 
@@ -93,7 +96,10 @@ class MambaNetwork(Backbone):
         super().__init__()
         owner = type(self).__name__
         config.check(owner)
-        require_choice(owner, "backend", backend, BACKENDS)
+        if config.mamba.mixer == "mamba":
+            require_choice(owner, "backend", backend, BACKENDS)
+        else:
+            require_choice(owner, 'backend with mixer="ssd"', backend, SSD_BACKENDS)
         self.config = config
         self.width, self.num_logits = config.d_model, config.num_logits
         self.num_classes, self.time_conditioned = config.num_classes, config.time_conditioned
@@ -222,16 +228,20 @@ class Caduceus(_Bidirectional):
         norm: ``rms`` or ``layer``.
         norm_eps: Added to the mean square.
         swap_strands: Whether ``ps`` swaps the strands before each block.
-        d_state: State width of each channel.
+        mixer: ``mamba``, or ``ssd`` for the mixer of Mamba-2 (Dao and Gu 2024, arXiv:2405.21060).
+        d_state: State width of each channel; 16 for ``mamba`` and 64 for ``ssd`` by default.
         d_conv: Width of the causal convolution.
         expand: Inner width as a multiple of ``d_model``.
-        dt_rank: Rank of the step-size projection; ``auto`` is ``ceil(d_model / 16)``.
+        dt_rank: Rank of the step-size projection of ``mamba``; ``auto`` is ``ceil(d_model / 16)``.
+        headdim: Channels of a head of ``ssd``; ``auto`` is the divisor of the inner width that is
+            closest to 64.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
         dt_init_floor: Lower bound of the initial step sizes.
         conv_bias: Whether the convolution has a bias.
         bias: Whether the input and output projections have a bias.
-        backend: Kernel of the convolutions and scans; ``auto`` chooses one for the device.
+        backend: Kernel of the convolutions and scans; ``auto`` chooses one for the device. ``ssd``
+            takes only ``auto`` and ``reference``.
 
     Attributes:
         config: The checked arguments.
@@ -258,10 +268,12 @@ class Caduceus(_Bidirectional):
         norm: NormKind = "rms",
         norm_eps: float = 1e-5,
         swap_strands: bool = False,
-        d_state: int = 16,
+        mixer: Mixer = "mamba",
+        d_state: int | None = None,
         d_conv: int = 4,
         expand: int = 2,
         dt_rank: int | Literal["auto"] = "auto",
+        headdim: int | Literal["auto"] = "auto",
         dt_min: float = 1e-3,
         dt_max: float = 1e-1,
         dt_init_floor: float = 1e-4,
@@ -269,9 +281,22 @@ class Caduceus(_Bidirectional):
         bias: bool = False,
         backend: str = "auto",
     ) -> None:
+        require_choice("Caduceus", "mixer", mixer, get_args(Mixer))
         mamba = MambaConfig(
-            d_state, d_conv, expand, dt_rank, dt_min, dt_max, dt_init_floor, conv_bias, bias
+            d_state=DEFAULT_STATES[mixer] if d_state is None else d_state,
+            d_conv=d_conv,
+            expand=expand,
+            dt_rank=dt_rank,
+            dt_min=dt_min,
+            dt_max=dt_max,
+            dt_init_floor=dt_init_floor,
+            conv_bias=conv_bias,
+            bias=bias,
+            mixer=mixer,
+            headdim=headdim,
         )
+        if mixer == "ssd":
+            mamba = replace(mamba, headdim=mamba.head(d_model))
         config = CaduceusConfig(
             d_model=d_model,
             n_layer=n_layer,
