@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, GaussianDenoiser, Level, NoisyEmbeddings
 from seqdiff.parameterization import Subs, before_the_end, scores_from_distribution
-from seqdiff.process import Absorbing, DiscreteProcess, Gaussian, scales
+from seqdiff.process import Absorbing, AbsorbingBySymbol, DiscreteProcess, Gaussian, scales
 from seqdiff.types import Batch
 
 Weight = Float[Tensor, " B"] | Float[Tensor, "B L"]
@@ -86,6 +86,33 @@ def ctmc_nelbo(
     """
     t = before_the_end(t)
     return score_entropy(scores_from_distribution(log_loo, z, t, process), x0, z, t, process)
+
+
+def unmasking_nelbo(
+    log_probs: Float[Tensor, "*n K"],
+    x0: Int[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    process: AbsorbingBySymbol,
+) -> Float64[Tensor, "*n"]:
+    """``ctmc_nelbo`` at masked positions if every symbol has its own schedule, in closed form.
+
+    A mask over symbol k opens at the rate w_k / t, and in the model a mask opens as y at the rate
+    w_y p(y) / t. The term is (sum_y w_y p(y) - w_k - w_k log p(k)) / t, never negative. Source: Shi
+    et al. 2024, arXiv:2406.04329, section 6.
+
+    Args:
+        log_probs: Distribution of x0 given all noisy tokens, with the mask at the position itself.
+        x0: Clean ids below K.
+        t: Times in (0, 1].
+        process: The process, whose powers may have gradients.
+
+    Returns:
+        Nats per unit time.
+    """
+    log_probs, power = log_probs.double(), process.power_of(x0)
+    opening = log_probs.exp() @ process.powers.to(log_probs.device)
+    at_x0 = log_probs.gather(-1, x0[..., None].long()).squeeze(-1)
+    return (opening - power - power * at_x0) / t
 
 
 def discrete_kl(
@@ -222,12 +249,14 @@ def continuous_terms(
     if isinstance(process, Absorbing) and isinstance(denoiser.parameterization, Subs):
         return masked_terms(denoiser, batch, z, t, process.schedule.nelbo_weight(t) * weight)
     where = _counted(denoiser, batch)
-    if isinstance(process, Absorbing):  # a visible token costs nothing
-        where = where & (z == process.unknown_id)
     discrete = require_discrete(denoiser)
+    if discrete.visible_is_clean:
+        where = where & (z == process.unknown_id)
     inputs = batch.inputs(z, t)
     x0, noisy, times = batch.tokens[where], z[where], t.double()[where.nonzero()[:, 0]]
-    if denoiser.kind == "score":
+    if isinstance(process, AbsorbingBySymbol):
+        terms = unmasking_nelbo(denoiser.log_probs(inputs, where), x0, times, process)
+    elif denoiser.kind == "score":
         terms = score_entropy(denoiser(inputs, where), x0, noisy, times, discrete)
     else:
         terms = ctmc_nelbo(denoiser.log_loo(inputs, where), x0, noisy, times, discrete)
@@ -268,7 +297,8 @@ def step_terms(
     if isinstance(process, Absorbing) and plain and auxiliary == 0:
         return masked_terms(denoiser, batch, z, t, process.unmask_probability(s, t) * weight)
     where = _counted(denoiser, batch)
-    if isinstance(process, Absorbing):
+    discrete = require_discrete(denoiser)
+    if discrete.visible_is_clean:
         where = where & (z == process.unknown_id)
     row = where.nonzero()[:, 0]
     x0, noisy, starts, ends = batch.tokens[where], z[where], t.double()[row], s.double()[row]
@@ -276,7 +306,6 @@ def step_terms(
     if isinstance(process, Absorbing):
         terms = mask_column_kl(log_loo, x0, ends, starts, process)
     else:
-        discrete = require_discrete(denoiser)
         terms = discrete_kl(log_loo, x0, noisy, ends, starts, discrete)
     total = _spread(terms, where, weight)
     if auxiliary == 0:

@@ -1,5 +1,6 @@
 """Denoisers: a backbone, a process and a parameterization behind one call."""
 
+from seqdiff.denoiser.by_symbol import BySymbolDenoiser
 from seqdiff.denoiser.discrete import (
     Adjust,
     Denoiser,
@@ -12,6 +13,7 @@ from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
 
 __all__ = [
     "Adjust",
+    "BySymbolDenoiser",
     "Denoiser",
     "GaussianDenoiser",
     "Level",

@@ -61,16 +61,20 @@ class Needs:
         kinds: Supported kinds of prediction.
         any_order: Whether visible tokens must be clean and unmask times independent of the network,
             see ``Denoiser.any_order``.
+        fixed_process: Whether nothing of the process may be learned.
     """
 
     processes: tuple[type[Process], ...]
     kinds: tuple[Kind, ...] = ("loo", "full", "score")
     any_order: bool = False
+    fixed_process: bool = False
 
     def met_by(self, denoiser: Denoiser) -> bool:
         """Return whether a denoiser meets the requirements."""
-        return self.include(type(denoiser.process), denoiser.kind) and (
-            denoiser.any_order or not self.any_order
+        return (
+            self.include(type(denoiser.process), denoiser.kind)
+            and (denoiser.any_order or not self.any_order)
+            and not (denoiser.learns_process and self.fixed_process)
         )
 
     def include(self, process: type[Process], kind: Kind) -> bool:
@@ -90,9 +94,12 @@ class Denoiser(nn.Module):
         parameterization: The meaning of its outputs.
         experts: N-gram tables that are mixed with the outputs of the network, or ``None``.
         reads_embeddings: Whether its inputs are noisy embeddings instead of ids.
+        learns_process: Whether parameters of the forward process are learned, so that an objective
+            needs the derivative of the noise's distribution.
     """
 
     reads_embeddings: ClassVar[bool] = False
+    learns_process: ClassVar[bool] = False
     _label: int | None = None
     _signal: tuple[float, ...] | None = None
 

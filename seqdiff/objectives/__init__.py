@@ -9,6 +9,7 @@ from seqdiff.objectives.bounds import (
     WeightedMLM,
     validation_objective,
 )
+from seqdiff.objectives.by_symbol import BySymbolNELBO
 from seqdiff.objectives.cross_entropy import CrossEntropy, MaskedLM
 from seqdiff.objectives.gaussian import GaussianVLB
 from seqdiff.objectives.time_sampling import (
@@ -24,6 +25,7 @@ __all__ = [
     "VDM",
     "Autoregressive",
     "BlockNELBO",
+    "BySymbolNELBO",
     "ContinuousNELBO",
     "CrossEntropy",
     "DiscreteNELBO",

@@ -35,7 +35,7 @@ class ContinuousNELBO(Objective):
         time_sampler: Draws the times.
     """
 
-    needs: ClassVar[Needs] = Needs((DiscreteProcess,))
+    needs: ClassVar[Needs] = Needs((DiscreteProcess,), fixed_process=True)
     time_sampler: TimeSampler = field(default_factory=Uniform)
 
     @override
@@ -66,7 +66,7 @@ class DiscreteNELBO(Objective):
             no bound; runs are validated without it.
     """
 
-    needs: ClassVar[Needs] = Needs((DiscreteProcess,), ("loo", "full"))
+    needs: ClassVar[Needs] = Needs((DiscreteProcess,), ("loo", "full"), fixed_process=True)
     num_steps: int
     time_sampler: TimeSampler = field(default_factory=Uniform)
     auxiliary: float = 0.0

@@ -13,6 +13,7 @@ from typing_extensions import override
 from seqdiff.parameterization.base import Kind, Parameterization
 from seqdiff.process import (
     Absorbing,
+    AbsorbingBySymbol,
     Blockwise,
     Gaussian,
     Hybrid,
@@ -111,7 +112,12 @@ class LeaveOneOut(_Normalised, Parameterization):
 
     name: ClassVar[str] = "leave-one-out"
     kind: ClassVar[Kind] = "loo"
-    processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, LeftToRight)
+    processes: ClassVar[tuple[type[Process], ...]] = (
+        Uniform,
+        Hybrid,
+        AbsorbingBySymbol,
+        LeftToRight,
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class Full(_Normalised, Parameterization):
 
     name: ClassVar[str] = "full"
     kind: ClassVar[Kind] = "full"
-    processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid)
+    processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, AbsorbingBySymbol)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from seqdiff.process.absorbing import Absorbing
 from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times
+from seqdiff.process.absorbing_by_symbol import AbsorbingBySymbol
 from seqdiff.process.blockwise import Blockwise, LeftToRight, check_block_size
 from seqdiff.process.gaussian import Gaussian, log_signal, posterior, scales
 from seqdiff.process.hybrid import Hybrid
@@ -9,6 +10,7 @@ from seqdiff.process.uniform import Uniform
 
 __all__ = [
     "Absorbing",
+    "AbsorbingBySymbol",
     "Blockwise",
     "Context",
     "DiscreteProcess",

@@ -69,9 +69,12 @@ class DiscreteProcess(Process):
     Attributes:
         uneven: Whether the loss at uniform times has an infinite variance, so that objectives draw
             times by ``time_at``.
+        visible_is_clean: Whether a token that is not masked is clean, so that only masks are
+            predicted and have terms of the bound.
     """
 
     uneven: ClassVar[bool] = False
+    visible_is_clean: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -319,8 +322,8 @@ class Scheduled(Interpolating):
         return t, (first - last) / -self.schedule.dalpha(t)
 
 
-class Masking(Interpolating):
-    """An ``Interpolating`` process with a mask, of id K, that ends with masks alone."""
+class Masking(DiscreteProcess):
+    """A process with a mask, of id K, that ends with masks alone."""
 
     @property
     def states(self) -> int:

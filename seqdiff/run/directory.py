@@ -16,9 +16,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from seqdiff.data import SequenceDataModule, SequenceDataset, Split, Tokenizer
-from seqdiff.denoiser import Denoiser, GaussianDenoiser
+from seqdiff.denoiser import BySymbolDenoiser, Denoiser, GaussianDenoiser
 from seqdiff.experts import NGramExperts
-from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
+from seqdiff.process import Absorbing, AbsorbingBySymbol, Blockwise, Gaussian, Process
 from seqdiff.run.config import ParsedRun, RunConfig, instantiate, parse_run
 from seqdiff.run.packaged import CONFIG_NAME, no_run, packaged_name
 from seqdiff.samplers import row_seeds
@@ -175,6 +175,7 @@ def compose(config: RunConfig) -> Denoiser:
         experts = None
         if config.experts is not None:
             experts = NGramExperts(process.vocab_size, config.experts, config.data.complement)
-        denoiser = Denoiser(config.backbone, process, config.parameterization, experts)
+        build = BySymbolDenoiser if isinstance(process, AbsorbingBySymbol) else Denoiser
+        denoiser = build(config.backbone, process, config.parameterization, experts)
     config.objective.check(denoiser)
     return denoiser

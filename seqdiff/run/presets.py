@@ -111,6 +111,15 @@ PRESETS: dict[str, Preset] = {
         ),
         time_conditioned=True,
     ),
+    "genmd4": Preset(
+        "masks with a learned schedule for every symbol; Shi et al. 2024, arXiv:2406.04329",
+        _system(
+            _of("process.AbsorbingBySymbol"),
+            "LeaveOneOut",
+            _of("objectives.BySymbolNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
     "ar": Preset(
         "autoregressive, with a causal network",
         _system(_of("process.LeftToRight"), "LeaveOneOut", _of("objectives.Autoregressive")),

@@ -104,7 +104,7 @@ class GridSampler(Decoding, Sampler, ABC):
             self._draw(canvas, where, canvas.log_probs(where, t.expand(len(masked))), draw)
             return
         process = canvas.process
-        where = canvas.masked if isinstance(process, Absorbing) else canvas.free
+        where = canvas.masked if process.visible_is_clean else canvas.free
         kernel = self.kernel(canvas, where, s, t)
         if float(s) == 0.0 and process.states > process.vocab_size:
             # A model that predicts masks would leave some.

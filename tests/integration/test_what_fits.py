@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
+from seqdiff.denoiser.by_symbol import BySymbolDenoiser
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.denoiser.gaussian import GaussianDenoiser
 from seqdiff.likelihood import (
@@ -24,6 +25,7 @@ from seqdiff.likelihood import (
 from seqdiff.objectives import (
     Autoregressive,
     BlockNELBO,
+    BySymbolNELBO,
     ContinuousNELBO,
     CrossEntropy,
     DiscreteNELBO,
@@ -43,6 +45,7 @@ from seqdiff.parameterization import (
 )
 from seqdiff.process import (
     Absorbing,
+    AbsorbingBySymbol,
     Blockwise,
     Gaussian,
     Hybrid,
@@ -76,6 +79,9 @@ SYSTEMS: dict[str, tuple[Process, Parameterization]] = {
     "uniform score": (Uniform(K), Score()),
     "hybrid loo": (Hybrid(K), LeaveOneOut()),
     "hybrid full": (Hybrid(K), Full()),
+    "by symbol loo": (AbsorbingBySymbol(K), LeaveOneOut()),
+    "by symbol full": (AbsorbingBySymbol(K), Full()),
+    "by symbol learned": (AbsorbingBySymbol(K), LeaveOneOut()),
     "blocks": (Blockwise(Absorbing(K), 3), Subs()),
     "left to right": (LeftToRight(K), LeaveOneOut()),
     "gaussian": (Gaussian(K, dim=8), Categorical()),
@@ -89,6 +95,8 @@ PREDICTED = {
     "hybrid full",
 }
 SCORED = {"absorbing score", "uniform score"}
+BY_SYMBOL = {"by symbol loo", "by symbol full"}
+LEARNED = {*BY_SYMBOL, "by symbol learned"}
 NOISY = {"uniform loo", "uniform full", "hybrid loo", "hybrid full"}
 
 # Samplers of masked tokens whose reveal times or orders do not depend on the noise of symbols.
@@ -108,9 +116,9 @@ ONE_BY_ONE = (
 
 # The table of compatible pairs.
 SAMPLERS: dict[str, set[str]] = {
-    "ancestral": {"subs", *PREDICTED},
+    "ancestral": {"subs", *PREDICTED, *LEARNED},
     "tweedie": {"subs", *PREDICTED, *SCORED},
-    "tau_leaping": {"subs", *PREDICTED, *SCORED},
+    "tau_leaping": {"subs", *PREDICTED, *SCORED, *LEARNED},
     "predictor_corrector": {"subs", *PREDICTED},
     "gibbs": NOISY,
     **{name: {"subs"} for name in (*ONE_BY_ONE, "semi_autoregressive")},
@@ -127,13 +135,14 @@ ESTIMATED: dict[str, set[str]] = {
     "fixed-order": {"subs"},
     "block-bound": {"blocks"},
     "chain-rule": {"left to right"},
-    "time-integral": {"subs", *PREDICTED, *SCORED},
-    "discrete-steps": {"subs", *PREDICTED},
+    "time-integral": {"subs", *PREDICTED, *SCORED, *LEARNED},
+    "discrete-steps": {"subs", *PREDICTED, *LEARNED},
     "gaussian-integral": {"gaussian"},
 }
 OBJECTIVES: dict[type[Objective], set[str]] = {
-    ContinuousNELBO: {"subs", *PREDICTED, *SCORED},
-    DiscreteNELBO: {"subs", *PREDICTED},
+    ContinuousNELBO: {"subs", *PREDICTED, *SCORED, *BY_SYMBOL},
+    DiscreteNELBO: {"subs", *PREDICTED, *BY_SYMBOL},
+    BySymbolNELBO: LEARNED,
     CrossEntropy: {"subs", *PREDICTED},
     WeightedMLM: {"subs", "blocks"},
     MaskedLM: {"subs"},
@@ -141,7 +150,7 @@ OBJECTIVES: dict[type[Objective], set[str]] = {
     Autoregressive: {"left to right"},
     GaussianVLB: {"gaussian"},
 }
-GUIDED = {"subs", *NOISY}
+GUIDED = {"subs", *NOISY, *LEARNED}
 GUIDANCE: dict[str, set[str]] = {
     "classifier-free": GUIDED,  # the left-to-right networks have no classes
     "exact classifier": {*GUIDED, "left to right"},
@@ -154,8 +163,8 @@ PARTS: dict[type[Parameterization], dict[type[Process], bool]] = {
     Subs: {Absorbing: False, Blockwise: False},
     MaskColumn: {Absorbing: True},
     Score: {Absorbing: True, Uniform: True},
-    LeaveOneOut: {Uniform: True, Hybrid: True, LeftToRight: False},
-    Full: {Uniform: True, Hybrid: True},
+    LeaveOneOut: {Uniform: True, Hybrid: True, AbsorbingBySymbol: True, LeftToRight: False},
+    Full: {Uniform: True, Hybrid: True, AbsorbingBySymbol: True},
     Categorical: {Gaussian: True},
 }
 PROCESSES: list[Process] = list({type(p): p for p, _ in SYSTEMS.values()}.values())
@@ -178,6 +187,7 @@ class Counted:
         self.calls = 0
         backbone = network(process, kind)
         build = GaussianDenoiser if isinstance(process, Gaussian) else Denoiser
+        build = BySymbolDenoiser if name == "by symbol learned" else build
         self.denoiser = build(backbone, process, kind).eval()
         for module in (backbone.embedding, backbone.blocks[0]):
             module.register_forward_hook(self._count)
