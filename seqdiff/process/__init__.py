@@ -1,8 +1,8 @@
 """Forward processes, which turn clean tokens into noise, and their reverse kernels."""
 
 from seqdiff.process.absorbing import Absorbing
-from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times
 from seqdiff.process.absorbing_by_symbol import AbsorbingBySymbol
+from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times
 from seqdiff.process.blockwise import Blockwise, LeftToRight, check_block_size
 from seqdiff.process.gaussian import Gaussian, log_signal, posterior, scales
 from seqdiff.process.hybrid import Hybrid

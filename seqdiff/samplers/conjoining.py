@@ -64,8 +64,8 @@ class Conjoined(DerivedDenoiser):
 
     Raises:
         ValueError: If ``complement`` is not its own inverse on the K symbols, or the model predicts
-            scores, which do not average, reads from left to right, has a guided reverse step, or has a
-            noise schedule for every symbol.
+            scores, which do not average, reads from left to right, has a guided reverse step, or
+            masks every symbol by a schedule of its own.
     """
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:

@@ -158,7 +158,7 @@ class Brute:
 
 
 def own_predictions(model: Denoiser, inputs: Inputs) -> Tensor:
-    """p(x^l | all noisy tokens) by hand: softmax of outputs, times t^w at masks if leave-one-out."""
+    """p(x^l | all noisy tokens) by hand: the softmax, times t^w at masks if leave-one-out."""
     outputs = model.backbone(Inputs(inputs.tokens, inputs.t)).detach()
     if isinstance(model.parameterization, LeaveOneOut):
         process = model.process
@@ -278,16 +278,18 @@ def test_powers_of_another_number_are_an_error() -> None:
 def test_the_bound_is_the_limit_of_chains_and_no_less_than_their_samples(kind) -> None:
     model = arbitrary(kind)
     chains = {count: Brute.of(model, bent_steps(count)) for count in (64, 128, 256)}
+    largest = 0.0
     for row in ROWS.tolist():
         limit = continuous_bound(model, torch.tensor(row))
         gaps = [chains[n].bound(tuple(row)) - limit for n in chains]
         # The error falls like 1 / T: without its first and second order nothing is left.
         first = [2 * b - a for a, b in itertools.pairwise(gaps)]
         assert abs((4 * first[1] - first[0]) / 3) < 1e-4
-        assert abs(gaps[2]) > 1e-2, "the chain is not yet the limit"
+        largest = max(largest, abs(gaps[2]))
         for brute in chains.values():
             assert brute.bound(tuple(row)) >= -math.log(brute.samples()[tuple(row)])
         assert limit >= -math.log(chains[256].samples()[tuple(row)]) - abs(gaps[2])
+    assert largest > 1e-2, "the longest chain alone would not show the limit"
 
 
 @by_kind
@@ -383,14 +385,14 @@ def test_equal_powers_are_masked_diffusion(power: float) -> None:
 # Objectives and estimators
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Given(CounterNoise):
     """The time of each row and both of its mask patterns, instead of noise."""
 
     seed: int = 0
-    time: Tensor = torch.zeros(0)
-    first: Tensor = torch.zeros(0)
-    second: Tensor = torch.zeros(0)
+    time: Tensor
+    first: Tensor
+    second: Tensor
 
     def uniform(self, index: Tensor, length: int, *, stream: int | Tensor) -> Tensor:
         kind = int(torch.as_tensor(stream).flatten()[0]) % 16
@@ -519,7 +521,7 @@ def test_what_learns_the_powers_gives_them_to_every_part() -> None:
 def test_objectives_that_would_not_train_the_powers_are_errors() -> None:
     model, fixed = learned(LeaveOneOut()), arbitrary(LeaveOneOut())
     for objective in (ContinuousNELBO(), DiscreteNELBO(4), CrossEntropy()):
-        with pytest.raises(ValueError, match="process absorbing-by-symbol .* choose BySymbolNELBO"):
+        with pytest.raises(ValueError, match=r"absorbing-by-symbol .* choose BySymbolNELBO"):
             objective.check(model)
     BySymbolNELBO().check(model)
     ContinuousNELBO().check(fixed)
