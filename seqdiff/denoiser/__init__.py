@@ -1,6 +1,5 @@
 """Denoisers: a backbone, a process and a parameterization behind one call."""
 
-from seqdiff.denoiser.by_symbol import BySymbolDenoiser
 from seqdiff.denoiser.discrete import (
     Adjust,
     Denoiser,
@@ -10,9 +9,11 @@ from seqdiff.denoiser.discrete import (
     usual_parameterization,
 )
 from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
+from seqdiff.denoiser.token_schedules import ByContextDenoiser, BySymbolDenoiser
 
 __all__ = [
     "Adjust",
+    "ByContextDenoiser",
     "BySymbolDenoiser",
     "Denoiser",
     "GaussianDenoiser",

@@ -9,7 +9,6 @@ from seqdiff.objectives.bounds import (
     WeightedMLM,
     validation_objective,
 )
-from seqdiff.objectives.by_symbol import BySymbolNELBO
 from seqdiff.objectives.cross_entropy import CrossEntropy, MaskedLM
 from seqdiff.objectives.gaussian import GaussianVLB
 from seqdiff.objectives.time_sampling import (
@@ -20,12 +19,12 @@ from seqdiff.objectives.time_sampling import (
     TimeSampler,
     Uniform,
 )
+from seqdiff.objectives.token_schedules import TokenScheduleNELBO
 
 __all__ = [
     "VDM",
     "Autoregressive",
     "BlockNELBO",
-    "BySymbolNELBO",
     "ContinuousNELBO",
     "CrossEntropy",
     "DiscreteNELBO",
@@ -36,6 +35,7 @@ __all__ = [
     "Sobol",
     "Stratified",
     "TimeSampler",
+    "TokenScheduleNELBO",
     "Uniform",
     "WeightedMLM",
     "validation_objective",

@@ -18,7 +18,14 @@ from seqdiff.losses import continuous_terms, masked_terms, step_terms, weighted
 from seqdiff.objectives.base import Objective, add_ends, corrupted, position_noise
 from seqdiff.objectives.time_sampling import Sobol, TimeSampler, Uniform
 from seqdiff.parameterization import Subs
-from seqdiff.process import Absorbing, Blockwise, DiscreteProcess, Gaussian, LeftToRight
+from seqdiff.process import (
+    Absorbing,
+    Blockwise,
+    DiscreteProcess,
+    Gaussian,
+    LeftToRight,
+    SymbolProcess,
+)
 from seqdiff.rng import TIME_STREAM, CounterNoise
 from seqdiff.types import Batch
 
@@ -42,7 +49,7 @@ class ContinuousNELBO(Objective):
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         process = denoiser.process
-        assert isinstance(process, DiscreteProcess)  # by ``needs``
+        assert isinstance(process, SymbolProcess)  # by ``needs``
         if process.uneven:
             t, slope = process.time_at(t)
             inverse_density = inverse_density * slope

@@ -116,7 +116,16 @@ PRESETS: dict[str, Preset] = {
         _system(
             _of("process.AbsorbingBySymbol"),
             "LeaveOneOut",
-            _of("objectives.BySymbolNELBO", **_SPREAD),
+            _of("objectives.TokenScheduleNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "lomdm": Preset(
+        "masks with a learned schedule for every token given its row; arXiv:2602.02112",
+        _system(
+            _of("process.AbsorbingByContext"),
+            "Velocity",
+            _of("objectives.TokenScheduleNELBO", **_SPREAD),
         ),
         time_conditioned=True,
     ),

@@ -25,15 +25,15 @@ from seqdiff.losses import (
     unmasking_nelbo,
 )
 from seqdiff.objectives import (
-    BySymbolNELBO,
     ContinuousNELBO,
     CrossEntropy,
     DiscreteNELBO,
+    TokenScheduleNELBO,
     validation_objective,
 )
 from seqdiff.objectives.time_sampling import Sobol
 from seqdiff.parameterization import Full, LeaveOneOut, Subs, evidence_added
-from seqdiff.process import Absorbing, AbsorbingBySymbol
+from seqdiff.process import Absorbing, AbsorbingBySymbol, TokenScheduled
 from seqdiff.process.base import DiscreteProcess
 from seqdiff.rng import MASK_STREAM, SECOND_MASK_STREAM, TIME_STREAM, CounterNoise
 from seqdiff.samplers import AncestralSampler, TauLeapingSampler, TweedieSampler
@@ -185,19 +185,19 @@ def ones(rows: Tensor) -> Batch:
 def continuous_bound(model: Denoiser, x: Tensor) -> float:
     """The integral of ``continuous_terms`` over t and every mask pattern."""
     process = model.process
-    assert isinstance(process, AbsorbingBySymbol)
+    assert isinstance(process, TokenScheduled)
     with torch.no_grad():
         return float(differentiable_bound(model, process, x))
 
 
-def differentiable_bound(model: Denoiser, process: AbsorbingBySymbol, x: Tensor) -> Tensor:
+def differentiable_bound(model: Denoiser, process: TokenScheduled, x: Tensor) -> Tensor:
     place, weight = ends_quadrature()
     t, slope = process.time_at(place)
     masks = all_sequences(2, L).bool()
     z = x.masked_fill(masks, K).repeat(len(t), 1)
     times = t.repeat_interleave(len(masks))
     rows = x.expand(z.shape)
-    masked = times[:, None] ** process.powers[x]
+    masked = times[:, None] ** process.power_of(x[None])[0]
     chances = torch.where(z == K, masked, 1 - masked).prod(dim=-1)
     terms = continuous_terms(model, ones(rows), z, times, torch.ones_like(times)).sum(dim=-1)
     return ((weight * slope).repeat_interleave(len(masks)) * chances * terms).sum()
@@ -233,7 +233,7 @@ def test_its_methods_are_those_of_a_chain_of_single_tokens() -> None:
     noisy = torch.tensor([0, K, K, 2])
     clean = torch.tensor([0, 1, 2, 2])
     direct = PROCESS.log_marginal(PROCESS.one_hot(clean), t).gather(-1, noisy[:, None])[:, 0]
-    assert (PROCESS.log_noise(clean, noisy, t) - direct).abs().max() < 1e-12
+    assert (PROCESS.log_noise(clean[None], noisy[None], t[:1])[0] - direct).abs().max() < 1e-12
 
 
 def test_its_ends_are_all_masks_and_no_masks() -> None:
@@ -337,24 +337,23 @@ def test_bounds_that_ignore_the_token_or_its_mask_are_wrong() -> None:
         found = [bound_integral(world, term, row) for row in world.clean]
         return float((torch.tensor(found).double() + world.probs.log()).abs().max())
 
-    def predicted(z: Tensor, t: Tensor) -> Tensor:
-        return world.log_full(z, t[:, 0])
+    def rated(log_probs: Tensor, x0: Tensor, z: Tensor, t: Tensor, process=PROCESS) -> Tensor:
+        found = unmasking_nelbo(log_probs + process.powers.log(), x0, process.power_of(x0), t)
+        return torch.where(z == K, found, 0.0)
 
     def right(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        return torch.where(z == K, unmasking_nelbo(predicted(z, t), x0, t, PROCESS), 0.0)
+        return rated(world.log_full(z, t[:, 0]), x0, z, t)
 
     def by_cross_entropy(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
         """The weight -alpha' / (1 - alpha) of each token times its cross-entropy, as in MDLM."""
-        at_x0 = predicted(z, t).gather(-1, x0[..., None])[..., 0]
+        at_x0 = world.log_full(z, t[:, 0]).gather(-1, x0[..., None])[..., 0]
         return torch.where(z == K, -PROCESS.power_of(x0) * at_x0 / t, 0.0)
 
     def leave_one_out(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        found = unmasking_nelbo(world.log_loo(z, t[:, 0]), x0, t, PROCESS)
-        return torch.where(z == K, found, 0.0)
+        return rated(world.log_loo(z, t[:, 0]), x0, z, t)
 
     def same_for_all(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
-        found = unmasking_nelbo(predicted(z, t), x0, t, AbsorbingBySymbol(K))
-        return torch.where(z == K, found, 0.0)
+        return rated(world.log_full(z, t[:, 0]), x0, z, t, AbsorbingBySymbol(K))
 
     def general(x0: Tensor, z: Tensor, t: Tensor) -> Tensor:
         return ctmc_nelbo(world.log_loo(z, t[:, 0]), x0, z, t, PROCESS)
@@ -405,14 +404,14 @@ class Given(CounterNoise):
 def enumerated(objective, model: Denoiser, x: Tensor) -> Tensor:
     """The expectation of an objective over times and both mask patterns, differentiable."""
     process = model.process
-    assert isinstance(process, AbsorbingBySymbol)
+    assert isinstance(process, TokenScheduled)
     u, weight = ends_quadrature()
     t, _ = process.time_at(u)
     masks = all_sequences(2, L).bool()
     pairs = torch.tensor(list(itertools.product(range(len(masks)), repeat=2)))
     first, second = (masks[pairs[:, i]].repeat(len(u), 1) for i in (0, 1))
     times = t.repeat_interleave(len(pairs))
-    masked = (times[:, None] ** process.powers[x]).detach()
+    masked = (times[:, None] ** process.power_of(x[None])[0]).detach()
     chance = weight.repeat_interleave(len(pairs))
     for part in (first, second):
         chance = chance * torch.where(part, masked, 1 - masked).prod(dim=-1)
@@ -427,7 +426,7 @@ def test_value_and_gradient_of_the_objective_are_those_of_the_bound(kind) -> Non
     model = learned(kind)
     for row in ROWS[1::3]:
         wanted = differentiable_bound(model, model.process, row)
-        found = enumerated(BySymbolNELBO(), model, row)
+        found = enumerated(TokenScheduleNELBO(), model, row)
         assert found.item() == pytest.approx(wanted.item(), abs=1e-9)
         parameters = [model.log_powers, model.backbone.table]
         exact, mine = (torch.autograd.grad(value, parameters) for value in (wanted, found))
@@ -459,9 +458,9 @@ def test_gradients_without_the_distribution_of_the_noise_are_wrong(twin, monkeyp
         noise = AbsorbingBySymbol.log_noise
         monkeypatch.setattr(AbsorbingBySymbol, "log_noise", lambda *args: noise(*args).detach())
     else:
-        monkeypatch.setattr("seqdiff.objectives.by_symbol.SECOND_MASK_STREAM", MASK_STREAM)
+        monkeypatch.setattr("seqdiff.objectives.token_schedules.SECOND_MASK_STREAM", MASK_STREAM)
     wanted = differentiable_bound(model, model.process, row)
-    found = enumerated(BySymbolNELBO(), model, row)
+    found = enumerated(TokenScheduleNELBO(), model, row)
     if twin == "no score":
         assert found.item() == pytest.approx(wanted.item(), abs=1e-9)
     exact, mine = (torch.autograd.grad(value, model.log_powers)[0] for value in (wanted, found))
@@ -494,7 +493,7 @@ def test_terms_outside_the_loss_mask_are_zero_and_context_is_given() -> None:
     rows = ROWS.clone()
     counted = torch.tensor([[True, False]]).expand(len(rows), -1)
     rows[0, 1] = K
-    terms = BySymbolNELBO().terms(
+    terms = TokenScheduleNELBO().terms(
         model, Batch(rows, counted, torch.arange(len(rows))), CounterNoise(1)
     )
     assert not terms[:, 1].any()
@@ -521,11 +520,11 @@ def test_what_learns_the_powers_gives_them_to_every_part() -> None:
 def test_objectives_that_would_not_train_the_powers_are_errors() -> None:
     model, fixed = learned(LeaveOneOut()), arbitrary(LeaveOneOut())
     for objective in (ContinuousNELBO(), DiscreteNELBO(4), CrossEntropy()):
-        with pytest.raises(ValueError, match=r"absorbing-by-symbol .* choose BySymbolNELBO"):
+        with pytest.raises(ValueError, match=r"absorbing-by-symbol .* choose TokenScheduleNELBO"):
             objective.check(model)
-    BySymbolNELBO().check(model)
+    TokenScheduleNELBO().check(model)
     ContinuousNELBO().check(fixed)
-    assert validation_objective(BySymbolNELBO(), model) == ContinuousNELBO(Sobol())
+    assert validation_objective(TokenScheduleNELBO(), model) == ContinuousNELBO(Sobol())
     with pytest.raises(ValueError, match="got tweedie; choose from ancestral, tau_leaping"):
         TweedieSampler().check_fit(model)
 

@@ -80,7 +80,7 @@ def test_powers_are_trained_averaged_resumed_and_used(tmp_path: Path, toy_writer
     [
         (
             ["--objective", "seqdiff.objectives.ContinuousNELBO"],
-            "got ContinuousNELBO; choose BySymbolNELBO",
+            "got ContinuousNELBO; choose TokenScheduleNELBO",
         ),
         (["--parameterization", "seqdiff.parameterization.Subs"], "got absorbing-by-symbol"),
         (["--backbone.time_conditioned", "false"], "must be told the noise level"),

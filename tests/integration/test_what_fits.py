@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
-from seqdiff.denoiser.by_symbol import BySymbolDenoiser
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.denoiser.gaussian import GaussianDenoiser
+from seqdiff.denoiser.token_schedules import BySymbolDenoiser
 from seqdiff.likelihood import (
     ESTIMATORS,
     BlockBound,
@@ -25,13 +25,13 @@ from seqdiff.likelihood import (
 from seqdiff.objectives import (
     Autoregressive,
     BlockNELBO,
-    BySymbolNELBO,
     ContinuousNELBO,
     CrossEntropy,
     DiscreteNELBO,
     GaussianVLB,
     MaskedLM,
     Objective,
+    TokenScheduleNELBO,
     WeightedMLM,
 )
 from seqdiff.parameterization import (
@@ -142,7 +142,7 @@ ESTIMATED: dict[str, set[str]] = {
 OBJECTIVES: dict[type[Objective], set[str]] = {
     ContinuousNELBO: {"subs", *PREDICTED, *SCORED, *BY_SYMBOL},
     DiscreteNELBO: {"subs", *PREDICTED, *BY_SYMBOL},
-    BySymbolNELBO: LEARNED,
+    TokenScheduleNELBO: LEARNED,
     CrossEntropy: {"subs", *PREDICTED},
     WeightedMLM: {"subs", "blocks"},
     MaskedLM: {"subs"},

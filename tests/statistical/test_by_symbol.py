@@ -1,7 +1,7 @@
 """The gradient of learned powers, with the noise of a run, against the enumerated bound.
 
-A false alarm of the three means has a probability below 1e-5 (5 standard errors, of 200 groups). The
-broken twin, without REINFORCE, is off by more than 10 standard errors, so it is caught with a
+A false alarm of the three means has a probability below 1e-5 (5 standard errors, of 200 groups).
+The broken twin, without REINFORCE, is off by more than 10 standard errors, so it is caught with a
 probability above 0.999.
 """
 
@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from seqdiff.objectives import BySymbolNELBO, Objective
+from seqdiff.objectives import Objective, TokenScheduleNELBO
 from seqdiff.objectives.time_sampling import Sobol
 from seqdiff.parameterization import LeaveOneOut
 from seqdiff.process import AbsorbingBySymbol
@@ -43,8 +43,8 @@ def test_gradients_of_the_powers_have_the_mean_of_the_bound(monkeypatch) -> None
     (exact,) = torch.autograd.grad(
         differentiable_bound(model, model.process, X0), [model.log_powers]
     )
-    for objective in (BySymbolNELBO(), BySymbolNELBO(Sobol())):
+    for objective in (TokenScheduleNELBO(), TokenScheduleNELBO(Sobol())):
         assert deviation(gradients(objective), exact).max() < SIGMAS
     noise = AbsorbingBySymbol.log_noise
     monkeypatch.setattr(AbsorbingBySymbol, "log_noise", lambda *args: noise(*args).detach())
-    assert deviation(gradients(BySymbolNELBO()), exact).max() > 2 * SIGMAS
+    assert deviation(gradients(TokenScheduleNELBO()), exact).max() > 2 * SIGMAS

@@ -1,7 +1,9 @@
-"""The absorbing process with a noise schedule of its own for every symbol."""
+"""Absorbing processes whose noise schedule depends on the token, or on the whole clean row."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,11 +13,82 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from seqdiff.process.base import Masking, check_vocab_size
+from seqdiff.process.base import DiscreteProcess, Masking, check_vocab_size
+from seqdiff.schedules import require
+
+
+class TokenScheduled(Masking):
+    """Masked diffusion in which a token is masked at time t with probability t^w.
+
+    A mask is removed at the rate w / t. The powers w depend on the clean tokens, so they are
+    unknown to the model, whose own rates of removal the bound compares with the true ones.
+    """
+
+    uneven: ClassVar[bool] = True
+    visible_is_clean: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def least_power(self) -> Float64[Tensor, ""]:
+        """Lower limit of all powers."""
+
+    @abstractmethod
+    def power_of(self, x0: Int[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        """Power w of each token of clean rows; any number at unknown tokens."""
+
+    @property
+    def starts_clean(self) -> bool:
+        """True: no token is masked at t = 0."""
+        return True
+
+    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Return -log(1 - t), which does not depend on the powers."""
+        return -torch.log1p(-t.double())
+
+    def log_noise(
+        self, x0: Int[Tensor, "B L"], z: Int[Tensor, "B L"], t: Float[Tensor, " B"]
+    ) -> Float64[Tensor, "B L"]:
+        """Log-probability log q_t(z | x0) of noisy tokens that are x0 or the mask.
+
+        Args:
+            x0: Clean ids.
+            z: Noisy ids.
+            t: Times in (0, 1).
+        """
+        masked = self.power_of(x0) * t.double().log()[:, None]
+        return torch.where(z == self.mask_id, masked, _log_1m_exp(masked))
+
+    @override
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """Time at which a token of the least power is masked with a probability of ``fraction``.
+
+        In this time the terms of every token vary at most as much as those of linear masking. No
+        gradient flows through it.
+        """
+        least = 1 / self.least_power.detach().to(fraction.device)
+        t = (fraction**least).clamp_max(1 - torch.finfo(torch.float64).eps)
+        return t, least * t / fraction
+
+    @override
+    def corrupt(
+        self,
+        x0: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | Float[Tensor, "B L"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Draw z_t given x0: each token is masked with probability t^w."""
+        times = t.double() if t.dim() == 2 else t.double()[:, None]
+        masked = noise < times ** self.power_of(x0)
+        masked = masked if keep is None else masked & ~keep
+        return x0.long().masked_fill(masked, self.mask_id)
 
 
 @dataclass(frozen=True)
-class AbsorbingBySymbol(Masking):
+class AbsorbingBySymbol(TokenScheduled, DiscreteProcess):
     """Masked diffusion in which symbol k is masked at time t with probability t^w_k.
 
     Symbols with a small power w are masked first and therefore generated last. A mask is evidence
@@ -33,8 +106,6 @@ class AbsorbingBySymbol(Masking):
     """
 
     name: ClassVar[str] = "absorbing-by-symbol"
-    uneven: ClassVar[bool] = True
-    visible_is_clean: ClassVar[bool] = True
     vocab_size: int
     powers: Float64[Tensor, " K"] = field(init=False, repr=False, compare=False)
 
@@ -67,29 +138,12 @@ class AbsorbingBySymbol(Masking):
 
     @property
     @override
-    def starts_clean(self) -> bool:
-        return True
+    def least_power(self) -> Float64[Tensor, ""]:
+        return self.powers.min()
 
-    def sigma(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """Return -log(1 - t), which does not depend on the powers."""
-        return -torch.log1p(-t.double())
-
+    @override
     def power_of(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """Power of each clean token; that of the first symbol for unknown ones."""
         return self._powers(x0.device)[x0.long().masked_fill(x0 == self.mask_id, 0)]
-
-    def log_noise(
-        self, x0: Int[Tensor, "*n"], z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
-    ) -> Float64[Tensor, "*n"]:
-        """Log-probability log q_t(z | x0) of noisy tokens that are x0 or the mask.
-
-        Args:
-            x0: Clean ids.
-            z: Noisy ids.
-            t: Times in (0, 1).
-        """
-        masked = self.power_of(x0) * t.double().log()
-        return torch.where(z == self.mask_id, masked, _log_1m_exp(masked))
 
     def log_marginal(
         self, log_probs: Float[Tensor, "*n K"], t: Float[Tensor, "*n"]
@@ -123,19 +177,6 @@ class AbsorbingBySymbol(Masking):
         return torch.where((z == self.mask_id)[..., None], rates, 0.0)
 
     @override
-    def time_at(
-        self, fraction: Float64[Tensor, "*n"]
-    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """Time at which the symbol of least power is masked with a probability of ``fraction``.
-
-        In this time the terms of every symbol vary at most as much as those of linear masking. No
-        gradient flows through it.
-        """
-        least = 1 / self.powers.detach().min().to(fraction.device)
-        t = (fraction**least).clamp_max(1 - torch.finfo(torch.float64).eps)
-        return t, least * t / fraction
-
-    @override
     def log_likelihood(
         self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
     ) -> Float64[Tensor, "*n K"]:
@@ -166,31 +207,74 @@ class AbsorbingBySymbol(Masking):
         present = torch.nn.functional.one_hot(z.long(), self.states).double().log()
         return torch.where((z != self.mask_id)[..., None], present, step)
 
-    @override
-    def corrupt(
-        self,
-        x0: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"] | Float[Tensor, "B L"],
-        *,
-        keep: Bool[Tensor, "B L"] | None = None,
-        noise: Float64[Tensor, "B L"],
-    ) -> Int64[Tensor, "B L"]:
-        """Draw z_t given x0: each token is masked with the probability of its symbol."""
-        times = t.double() if t.dim() == 2 else t.double()[:, None]
-        masked = noise < times ** self.power_of(x0)
-        masked = masked if keep is None else masked & ~keep
-        return x0.long().masked_fill(masked, self.mask_id)
-
-    @override
-    def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
-
     def _powers(self, device: torch.device) -> Tensor:
         return self.powers.to(device)
 
     def _log_masked(self, t: Tensor) -> Float64[Tensor, "*n K"]:
         """Log-probability w log t of a mask, for each clean symbol."""
         return self._powers(t.device) * t.double().log()[..., None]
+
+
+Scores = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class AbsorbingByContext(TokenScheduled):
+    """Masked diffusion in which a token is masked with probability t^w, w depending on the row.
+
+    The power of position i is w_i = least + spread score_i(x0), with a score in (0, 1) that depends
+    on the whole clean row. Positions of small score are masked first and therefore generated last.
+    The model cannot know the powers, so it predicts them by ``Velocity``. Source: arXiv:2602.02112.
+
+    The scores are learned: ``ByContextDenoiser`` has the network that gives them.
+
+    Attributes:
+        vocab_size: K, the number of real symbols; the mask has id K.
+        least: Power at a score of 0, positive; 0.7 is published.
+        spread: Difference between the powers at scores of 1 and 0, at least 0; 0.65 is published.
+        scores: Function of clean ids ``[B, L]`` that returns their scores; see ``given_scores``.
+    """
+
+    name: ClassVar[str] = "absorbing-by-context"
+    vocab_size: int
+    least: float = 0.7
+    spread: float = 0.65
+    scores: Scores | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Check the arguments.
+
+        Raises:
+            ValueError: If there is no symbol, or a power would not be positive.
+        """
+        check_vocab_size("AbsorbingByContext", self.vocab_size)
+        fix = "0.7 and 0.65 are published"
+        require(self.least > 0, "AbsorbingByContext.least", "be positive", self.least, fix)
+        require(self.spread >= 0, "AbsorbingByContext.spread", "be at least 0", self.spread, fix)
+
+    def given_scores(self, scores: Scores) -> AbsorbingByContext:
+        """Return this process with the scores of positions.
+
+        Args:
+            scores: Function of clean ids ``[B, L]`` that returns numbers in [0, 1].
+        """
+        other = copy(self)
+        object.__setattr__(other, "scores", scores)
+        return other
+
+    @property
+    @override
+    def least_power(self) -> Float64[Tensor, ""]:
+        return torch.tensor(self.least, dtype=torch.float64)
+
+    @override
+    def power_of(self, x0: Int[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        if self.scores is None:
+            raise ValueError(
+                "AbsorbingByContext.scores must be given before rows are masked, got None; build "
+                "a ByContextDenoiser, or call given_scores"
+            )
+        return self.least + self.spread * self.scores(x0).double()
 
 
 def _log_1m_exp(value: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
