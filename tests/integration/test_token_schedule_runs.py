@@ -1,4 +1,4 @@
-"""Runs with a learned schedule for every symbol: trained, averaged, resumed, evaluated, sampled."""
+"""Runs with learned schedules of tokens: trained, averaged, resumed, evaluated, sampled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from seqdiff.cli.app import main
-from seqdiff.denoiser import BySymbolDenoiser
+from seqdiff.denoiser import ByContextDenoiser, BySymbolDenoiser
 from seqdiff.run import load
 
 Fails = Callable[[list[str]], str]
@@ -53,6 +53,18 @@ def powers(run: Path) -> torch.Tensor:
     return denoiser.process.powers.detach()
 
 
+def evaluate_and_sample(run: Path, estimators: list[str], samplers: list[str]) -> None:
+    for estimator in estimators:
+        words = ["--estimator", estimator, "--evaluations", "4", "--device", "cpu"]
+        assert main(["evaluate", str(run), *words]) == 0
+    for sampler in samplers:
+        drawn = run / f"{sampler}.ring"
+        words = ["--num", "2", "--length", "8", "--seed", "1", "--out", str(drawn)]
+        words += ["--sampler", sampler, "--num-steps", "4", "--device", "cpu"]
+        assert main(["sample", str(run), *words]) == 0
+        assert all(len(line.split()[1]) == 8 for line in drawn.read_text().splitlines())
+
+
 def test_powers_are_trained_averaged_resumed_and_used(tmp_path: Path, toy_writer: None) -> None:
     assert torch.equal(powers(train(tmp_path / "start", 0)), torch.ones(6).double())
     last = train(tmp_path / "last", 6, ema_decay=None)
@@ -64,15 +76,22 @@ def test_powers_are_trained_averaged_resumed_and_used(tmp_path: Path, toy_writer
     assert main(["train", "--resume", str(resumed), "--trainer.max_steps", "6"]) == 0
     weights, again = (load(run).denoiser.state_dict() for run in (last, resumed))
     assert all(torch.equal(weights[name], again[name]) for name in weights)
-    for estimator in ("time-integral", "discrete-steps"):
-        words = ["--estimator", estimator, "--evaluations", "4", "--device", "cpu"]
-        assert main(["evaluate", str(last), *words]) == 0
-    for sampler in ("ancestral", "tau_leaping"):
-        drawn = tmp_path / f"{sampler}.ring"
-        words = ["--num", "2", "--length", "8", "--seed", "1", "--out", str(drawn)]
-        words += ["--sampler", sampler, "--num-steps", "4", "--device", "cpu"]
-        assert main(["sample", str(last), *words]) == 0
-        assert all(len(line.split()[1]) == 8 for line in drawn.read_text().splitlines())
+    samplers = ["ancestral", "tau_leaping"]
+    evaluate_and_sample(last, ["time-integral", "discrete-steps"], samplers)
+
+
+def test_scores_are_trained_resumed_and_used(tmp_path: Path, toy_writer: None) -> None:
+    scores = "scores.last.weight"
+    start = load(train(tmp_path / "start", 0, preset="lomdm")).denoiser
+    assert isinstance(start, ByContextDenoiser)
+    assert not start.state_dict()[scores].any()
+    last = train(tmp_path / "last", 6, ema_decay=None, preset="lomdm")
+    resumed = train(tmp_path / "resumed", 3, ema_decay=None, preset="lomdm")
+    assert main(["train", "--resume", str(resumed), "--trainer.max_steps", "6"]) == 0
+    weights, again = (load(run).denoiser.state_dict() for run in (last, resumed))
+    assert weights[scores].any()
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    evaluate_and_sample(last, ["time-integral"], ["ancestral"])
 
 
 @pytest.mark.parametrize(
