@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, GaussianDenoiser, Level, NoisyEmbeddings
 from seqdiff.parameterization import Subs, before_the_end, scores_from_distribution
-from seqdiff.process import Absorbing, DiscreteProcess, Gaussian, scales
+from seqdiff.process import Absorbing, DiscreteProcess, Gaussian, TokenScheduled, scales
 from seqdiff.types import Batch
 
 Weight = Float[Tensor, " B"] | Float[Tensor, "B L"]
@@ -86,6 +86,34 @@ def ctmc_nelbo(
     """
     t = before_the_end(t)
     return score_entropy(scores_from_distribution(log_loo, z, t, process), x0, z, t, process)
+
+
+def unmasking_nelbo(
+    log_rates: Float[Tensor, "*n K"],
+    x0: Int[Tensor, "*n"],
+    power: Float[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+) -> Float64[Tensor, "*n"]:
+    """The density of the continuous-time NELBO at masks whose tokens have schedules of their own.
+
+    With the schedule t^w, a mask is removed at the rate w / t, and in the model it turns into y at
+    the rate v_y / t. The term is (sum_y v_y - w - w (log v_k - log w)) / t for the true symbol k,
+    never negative. With v_y = w_y p(y) it is the bound of GenMD4 and equal to ``ctmc_nelbo``; with
+    v_y = v p(y) it is w times the cross-entropy and the loss of the velocity v. Source: Shi et al.
+    2024, arXiv:2406.04329, section 6; arXiv:2602.02112.
+
+    Args:
+        log_rates: log v_y of each symbol, see ``Denoiser.log_rates``.
+        x0: Clean ids below K.
+        power: w of each token.
+        t: Times in (0, 1].
+
+    Returns:
+        Nats per unit time.
+    """
+    log_rates, power = log_rates.double(), power.double()
+    at_x0 = log_rates.gather(-1, x0[..., None].long()).squeeze(-1)
+    return (log_rates.exp().sum(dim=-1) - power - power * (at_x0 - power.log())) / t
 
 
 def discrete_kl(
@@ -222,9 +250,11 @@ def continuous_terms(
     if isinstance(process, Absorbing) and isinstance(denoiser.parameterization, Subs):
         return masked_terms(denoiser, batch, z, t, process.schedule.nelbo_weight(t) * weight)
     where = _counted(denoiser, batch)
-    if isinstance(process, Absorbing):  # a visible token costs nothing
-        where = where & (z == process.unknown_id)
+    if isinstance(process, TokenScheduled):
+        return unmasking_terms(denoiser, batch, z, t, weight)
     discrete = require_discrete(denoiser)
+    if discrete.visible_is_clean:
+        where = where & (z == process.unknown_id)
     inputs = batch.inputs(z, t)
     x0, noisy, times = batch.tokens[where], z[where], t.double()[where.nonzero()[:, 0]]
     if denoiser.kind == "score":
@@ -232,6 +262,22 @@ def continuous_terms(
     else:
         terms = ctmc_nelbo(denoiser.log_loo(inputs, where), x0, noisy, times, discrete)
     return _spread(terms, where, weight)
+
+
+def unmasking_terms(
+    denoiser: Denoiser,
+    batch: Batch,
+    z: Int[Tensor, "B L"],
+    t: Float[Tensor, " B"],
+    weight: Float[Tensor, " B"],
+) -> Float[Tensor, "B L"]:
+    """``continuous_terms`` of a model whose tokens have noise schedules of their own."""
+    process = denoiser.process
+    assert isinstance(process, TokenScheduled)
+    where = _counted(denoiser, batch) & (z == process.mask_id)
+    log_rates = denoiser.log_rates(batch.inputs(z, t), where)
+    power, times = process.power_of(batch.tokens)[where], t.double()[where.nonzero()[:, 0]]
+    return _spread(unmasking_nelbo(log_rates, batch.tokens[where], power, times), where, weight)
 
 
 def step_terms(
@@ -268,7 +314,8 @@ def step_terms(
     if isinstance(process, Absorbing) and plain and auxiliary == 0:
         return masked_terms(denoiser, batch, z, t, process.unmask_probability(s, t) * weight)
     where = _counted(denoiser, batch)
-    if isinstance(process, Absorbing):
+    discrete = require_discrete(denoiser)
+    if discrete.visible_is_clean:
         where = where & (z == process.unknown_id)
     row = where.nonzero()[:, 0]
     x0, noisy, starts, ends = batch.tokens[where], z[where], t.double()[row], s.double()[row]
@@ -276,7 +323,6 @@ def step_terms(
     if isinstance(process, Absorbing):
         terms = mask_column_kl(log_loo, x0, ends, starts, process)
     else:
-        discrete = require_discrete(denoiser)
         terms = discrete_kl(log_loo, x0, noisy, ends, starts, discrete)
     total = _spread(terms, where, weight)
     if auxiliary == 0:
@@ -336,7 +382,9 @@ def full_terms(
 def prior_terms(denoiser: Denoiser, batch: Batch) -> Float64[Tensor, "B L"]:
     """KL(q_1(. | x0) || prior) of the tokens that count; 0 if nothing of x0 is left at t = 1."""
     where = _counted(denoiser, batch)
-    terms = require_discrete(denoiser).prior_kl(batch.tokens[where])
+    process = denoiser.process
+    known = process if isinstance(process, TokenScheduled) else require_discrete(denoiser)
+    terms = known.prior_kl(batch.tokens[where])
     return _spread(terms, where, terms.new_ones(len(where)))
 
 

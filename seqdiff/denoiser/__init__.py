@@ -9,9 +9,12 @@ from seqdiff.denoiser.discrete import (
     usual_parameterization,
 )
 from seqdiff.denoiser.gaussian import GaussianDenoiser, Level, NoisyEmbeddings
+from seqdiff.denoiser.token_schedules import ByContextDenoiser, BySymbolDenoiser
 
 __all__ = [
     "Adjust",
+    "ByContextDenoiser",
+    "BySymbolDenoiser",
     "Denoiser",
     "GaussianDenoiser",
     "Level",

@@ -26,6 +26,7 @@ from seqdiff.parameterization import (
     LeaveOneOut,
     Parameterization,
     Subs,
+    Velocity,
     before_the_end,
     distribution_from_scores,
     evidence_added,
@@ -35,6 +36,7 @@ from seqdiff.parameterization import (
 )
 from seqdiff.process import (
     Absorbing,
+    AbsorbingBySymbol,
     Blockwise,
     Context,
     DiscreteProcess,
@@ -61,16 +63,20 @@ class Needs:
         kinds: Supported kinds of prediction.
         any_order: Whether visible tokens must be clean and unmask times independent of the network,
             see ``Denoiser.any_order``.
+        fixed_process: Whether nothing of the process may be learned.
     """
 
     processes: tuple[type[Process], ...]
     kinds: tuple[Kind, ...] = ("loo", "full", "score")
     any_order: bool = False
+    fixed_process: bool = False
 
     def met_by(self, denoiser: Denoiser) -> bool:
         """Return whether a denoiser meets the requirements."""
-        return self.include(type(denoiser.process), denoiser.kind) and (
-            denoiser.any_order or not self.any_order
+        return (
+            self.include(type(denoiser.process), denoiser.kind)
+            and (denoiser.any_order or not self.any_order)
+            and not (denoiser.learns_process and self.fixed_process)
         )
 
     def include(self, process: type[Process], kind: Kind) -> bool:
@@ -90,9 +96,12 @@ class Denoiser(nn.Module):
         parameterization: The meaning of its outputs.
         experts: N-gram tables that are mixed with the outputs of the network, or ``None``.
         reads_embeddings: Whether its inputs are noisy embeddings instead of ids.
+        learns_process: Whether parameters of the forward process are learned, so that an objective
+            needs the derivative of the noise's distribution.
     """
 
     reads_embeddings: ClassVar[bool] = False
+    learns_process: ClassVar[bool] = False
     _label: int | None = None
     _signal: tuple[float, ...] | None = None
 
@@ -109,7 +118,8 @@ class Denoiser(nn.Module):
             backbone: A network that embeds K + 1 ids.
             process: The process, which determines K and the noise level.
             parameterization: ``None`` means the usual one: ``Subs`` for the absorbing process and
-                its blocks, ``Categorical`` for the Gaussian one, ``LeaveOneOut`` for the others.
+                its blocks, ``Categorical`` for the Gaussian one, ``Velocity`` for the absorbing one
+                by context, ``LeaveOneOut`` for the others.
             experts: N-gram tables that are mixed with the outputs of the network.
 
         Raises:
@@ -258,6 +268,8 @@ class Denoiser(nn.Module):
         found = self(inputs, where)
         if isinstance(self.parameterization, Subs) or self.context == "prefix":
             return found
+        if self.kind == "rates":
+            return found.log_softmax(dim=-1)
         z, t = at(inputs, where)
         if self.kind != "full":
             found = evidence_added(self._loo(found, z, t), z, t, self._discrete)
@@ -293,6 +305,24 @@ class Denoiser(nn.Module):
             found = evidence_removed(found, z, t, process)
         return scores_from_distribution(found, z, before_the_end(t), process)
 
+    def log_rates(
+        self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
+    ) -> Float64[Tensor, "*positions K"]:
+        """Log-rates, per unit of -log t, at which masks turn into each symbol.
+
+        For processes with a noise schedule for every token. Arguments and errors are those of
+        ``forward``.
+        """
+        if self.kind == "rates":
+            return self(inputs, where).double()
+        process = self.process
+        if not isinstance(process, AbsorbingBySymbol):
+            raise ValueError(
+                "Denoiser.process must have a noise schedule for every token to have rates, got "
+                f"{process.name}; call log_scores instead"
+            )
+        return self.log_probs(inputs, where) + process.powers.to(inputs.tokens.device).log()
+
     def log_reverse(
         self,
         inputs: Inputs,
@@ -304,7 +334,8 @@ class Denoiser(nn.Module):
         """Distribution of z_s given z_t at every position: one step back in time.
 
         For distributions of x0, it is the posterior with the leave-one-out prediction in place of
-        x0; for scores, it is the analytic (Tweedie) step.
+        x0; for scores, it is the analytic (Tweedie) step; for rates, masks are removed at the
+        present rates until s.
 
         Args:
             inputs: Noisy ids at the times ``inputs.t``.
@@ -313,8 +344,11 @@ class Denoiser(nn.Module):
             adjust: Function that modifies the prediction of the clean token before the step is
                 computed from it; scores are first converted to such a prediction.
         """
-        process, (z, t) = self._discrete, at(inputs, where)
+        z, t = at(inputs, where)
         earlier = at(replace(inputs, t=s), where)[1]
+        if self.kind == "rates":
+            return unmasked(self.log_rates(inputs, where), z, earlier, t, adjust)
+        process = self._discrete
         if self.kind == "score" and adjust is None:
             return tweedie(self(inputs, where), z, earlier, before_the_end(t), process)
         log_loo = self.log_loo(inputs, where)
@@ -602,7 +636,7 @@ def usual_parameterization(process: Process) -> Parameterization:
     Raises:
         ValueError: If there is no default.
     """
-    for chosen in (Subs(), LeaveOneOut(), Categorical()):
+    for chosen in (Subs(), LeaveOneOut(), Velocity(), Categorical()):
         if isinstance(process, chosen.processes):
             return chosen
     raise ValueError(
@@ -731,6 +765,34 @@ def _with_random_weights(backbone: Backbone, rows: Tensor, generator: torch.Gene
         backbone.train(was_training)
     assert isinstance(outputs, Tensor)
     return outputs
+
+
+def unmasked(
+    log_rates: Float64[Tensor, "*n K"],
+    z: Int[Tensor, "*n"],
+    s: Float[Tensor, "*n"],
+    t: Float[Tensor, "*n"],
+    adjust: Adjust | None = None,
+) -> Float64[Tensor, "*n states"]:
+    """The step from t back to s of masks that are removed at constant rates per unit of -log t.
+
+    A mask stays with probability (s / t)^v, where the velocity v is the sum of its rates.
+
+    Args:
+        log_rates: Log-rate of each symbol.
+        z: Present states; visible tokens stay.
+        s: Earlier times.
+        t: Present times.
+        adjust: Function that modifies the distribution of the symbols.
+    """
+    velocity = log_rates.logsumexp(dim=-1, keepdim=True)
+    log_probs = log_rates - velocity
+    log_probs = log_probs if adjust is None else adjust(log_probs)
+    stays = velocity.exp() * (s.double().log() - t.double().log())[..., None]
+    step = torch.cat((log_probs + torch.log(-torch.expm1(stays)), stays), dim=-1)
+    size = log_rates.shape[-1]
+    copied = F.one_hot(z.long(), size + 1).double().log()
+    return torch.where((z == size)[..., None], step, copied)
 
 
 def tweedie(

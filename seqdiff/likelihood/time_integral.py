@@ -24,7 +24,7 @@ from seqdiff.losses import (
     reconstruction_terms,
     step_terms,
 )
-from seqdiff.process import DiscreteProcess, Gaussian
+from seqdiff.process import AbsorbingByContext, DiscreteProcess, Gaussian, SymbolProcess
 from seqdiff.types import Batch
 
 # Below this fraction 1 - alpha is inaccurate; the integral there is less than 1e-8 nats per token.
@@ -159,7 +159,7 @@ class DiscreteTimeEstimator(TimeEstimator):
         self, denoiser: Denoiser, batch: Batch, draw: Int64[Tensor, " B"], noise: PassNoise
     ) -> Float[Tensor, "B L"]:
         process = denoiser.process
-        assert isinstance(process, DiscreteProcess)  # by ``needs``
+        assert isinstance(process, SymbolProcess)  # by ``needs``
         terms = prior_terms(denoiser, batch)
         if not has_reconstruction(denoiser):
             return terms
@@ -197,7 +197,9 @@ class TimeIntegral(DiscreteTimeEstimator):
     """
 
     name: ClassVar[str] = "time-integral"
-    needs: ClassVar[Needs] = Needs((DiscreteProcess,))
+    needs: ClassVar[Needs] = Needs(
+        (DiscreteProcess, AbsorbingByContext), ("loo", "full", "score", "rates")
+    )
 
     @override
     def terms(
@@ -209,7 +211,7 @@ class TimeIntegral(DiscreteTimeEstimator):
         draws: Float64[Tensor, "B L"],
     ) -> Tensor:
         process = denoiser.process
-        assert isinstance(process, DiscreteProcess)  # by ``needs``
+        assert isinstance(process, SymbolProcess)  # by ``needs``
         t, speed = process.time_at(place)
         z = process.corrupt(batch.tokens, t, keep=~batch.loss_mask, noise=draws)
         return continuous_terms(denoiser, batch, z, t, slope * speed)

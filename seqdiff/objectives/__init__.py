@@ -19,6 +19,7 @@ from seqdiff.objectives.time_sampling import (
     TimeSampler,
     Uniform,
 )
+from seqdiff.objectives.token_schedules import TokenScheduleNELBO
 
 __all__ = [
     "VDM",
@@ -34,6 +35,7 @@ __all__ = [
     "Sobol",
     "Stratified",
     "TimeSampler",
+    "TokenScheduleNELBO",
     "Uniform",
     "WeightedMLM",
     "validation_objective",

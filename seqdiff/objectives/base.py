@@ -58,16 +58,22 @@ class Objective(ABC):
             )
 
 
-def position_noise(batch: Batch, noise: CounterNoise) -> Float64[Tensor, "B L"]:
+def position_noise(
+    batch: Batch, noise: CounterNoise, stream: int = MASK_STREAM
+) -> Float64[Tensor, "B L"]:
     """Draw one uniform for each position, for corruption."""
-    return noise.uniform(batch.index, batch.tokens.shape[1], stream=MASK_STREAM)
+    return noise.uniform(batch.index, batch.tokens.shape[1], stream=stream)
 
 
 def corrupted(
-    denoiser: Denoiser, batch: Batch, t: Float64[Tensor, "..."], noise: CounterNoise
+    denoiser: Denoiser,
+    batch: Batch,
+    t: Float64[Tensor, "..."],
+    noise: CounterNoise,
+    stream: int = MASK_STREAM,
 ) -> Int64[Tensor, "B L"]:
     """Draw noisy rows; positions outside the loss mask keep their tokens."""
-    draws = position_noise(batch, noise)
+    draws = position_noise(batch, noise, stream)
     return denoiser.process.corrupt(  # pyright: ignore[reportAttributeAccessIssue]
         batch.tokens, t, keep=~batch.loss_mask, noise=draws
     )

@@ -18,7 +18,14 @@ from seqdiff.losses import continuous_terms, masked_terms, step_terms, weighted
 from seqdiff.objectives.base import Objective, add_ends, corrupted, position_noise
 from seqdiff.objectives.time_sampling import Sobol, TimeSampler, Uniform
 from seqdiff.parameterization import Subs
-from seqdiff.process import Absorbing, Blockwise, DiscreteProcess, Gaussian, LeftToRight
+from seqdiff.process import (
+    Absorbing,
+    Blockwise,
+    DiscreteProcess,
+    Gaussian,
+    LeftToRight,
+    SymbolProcess,
+)
 from seqdiff.rng import TIME_STREAM, CounterNoise
 from seqdiff.types import Batch
 
@@ -35,14 +42,14 @@ class ContinuousNELBO(Objective):
         time_sampler: Draws the times.
     """
 
-    needs: ClassVar[Needs] = Needs((DiscreteProcess,))
+    needs: ClassVar[Needs] = Needs((DiscreteProcess,), fixed_process=True)
     time_sampler: TimeSampler = field(default_factory=Uniform)
 
     @override
     def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
         t, inverse_density = self.time_sampler.sample(batch.index, noise=noise)
         process = denoiser.process
-        assert isinstance(process, DiscreteProcess)  # by ``needs``
+        assert isinstance(process, SymbolProcess)  # by ``needs``
         if process.uneven:
             t, slope = process.time_at(t)
             inverse_density = inverse_density * slope
@@ -66,7 +73,7 @@ class DiscreteNELBO(Objective):
             no bound; runs are validated without it.
     """
 
-    needs: ClassVar[Needs] = Needs((DiscreteProcess,), ("loo", "full"))
+    needs: ClassVar[Needs] = Needs((DiscreteProcess,), ("loo", "full"), fixed_process=True)
     num_steps: int
     time_sampler: TimeSampler = field(default_factory=Uniform)
     auxiliary: float = 0.0

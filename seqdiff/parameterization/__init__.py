@@ -1,4 +1,4 @@
-"""Meanings of a network's outputs: distributions of the clean token, or scores."""
+"""Meanings of a network's outputs: distributions of the clean token, scores, or rates."""
 
 from seqdiff.parameterization.base import (
     Kind,
@@ -14,6 +14,7 @@ from seqdiff.parameterization.probabilities import (
     LeaveOneOut,
     MaskColumn,
     Subs,
+    Velocity,
     log_softmax,
 )
 from seqdiff.parameterization.score import Score, before_the_end
@@ -27,6 +28,7 @@ __all__ = [
     "Parameterization",
     "Score",
     "Subs",
+    "Velocity",
     "before_the_end",
     "distribution_from_scores",
     "evidence_added",

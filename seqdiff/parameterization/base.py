@@ -4,7 +4,8 @@ The kinds differ in what the prediction for a position is conditioned on:
 
 - ``loo`` (leave-one-out): p(x0 | noisy tokens of the *other* positions);
 - ``full``: p(x0 | all noisy tokens), the position's own among them;
-- ``score``: p_t(z with y here) / p_t(z) for every state y.
+- ``score``: p_t(z with y here) / p_t(z) for every state y;
+- ``rates``: the rate, times t, at which a mask is removed and shows y.
 
 At a masked position the first two are equal, because a mask says nothing about x0; elsewhere they
 are not. The reverse kernel and the bounds of this library take ``loo``. A ``full`` distribution in
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from seqdiff.process import DiscreteProcess, Interpolating, Process, Uniform
 
-Kind = Literal["loo", "full", "score", "step"]
+Kind = Literal["loo", "full", "score", "rates", "step"]
 
 _LEAST = 1e-30
 
@@ -35,8 +36,8 @@ class Parameterization(ABC):
 
     Attributes:
         name: Name in messages and tables.
-        kind: Kind of the output of ``read``: ``loo`` or ``full`` distributions, or ``score``
-            ratios. (Guided denoisers that give the reverse step alone have ``step``.)
+        kind: Kind of the output of ``read``: ``loo`` or ``full`` distributions, ``score``
+            ratios, or ``rates``. (Guided denoisers that give the reverse step alone have ``step``.)
         processes: The processes that it is for.
         needs_time: Whether the network needs the noise level as an input with every process.
         carry_over: Whether visible tokens are copied. Otherwise the bound has a reconstruction term

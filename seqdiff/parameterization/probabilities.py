@@ -13,6 +13,8 @@ from typing_extensions import override
 from seqdiff.parameterization.base import Kind, Parameterization
 from seqdiff.process import (
     Absorbing,
+    AbsorbingByContext,
+    AbsorbingBySymbol,
     Blockwise,
     Gaussian,
     Hybrid,
@@ -111,7 +113,12 @@ class LeaveOneOut(_Normalised, Parameterization):
 
     name: ClassVar[str] = "leave-one-out"
     kind: ClassVar[Kind] = "loo"
-    processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, LeftToRight)
+    processes: ClassVar[tuple[type[Process], ...]] = (
+        Uniform,
+        Hybrid,
+        AbsorbingBySymbol,
+        LeftToRight,
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,43 @@ class Full(_Normalised, Parameterization):
 
     name: ClassVar[str] = "full"
     kind: ClassVar[Kind] = "full"
-    processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid)
+    processes: ClassVar[tuple[type[Process], ...]] = (Uniform, Hybrid, AbsorbingBySymbol)
+
+
+@dataclass(frozen=True)
+class Velocity(Parameterization):
+    """Logits of the K symbols and, last, of the velocity at which a mask is removed.
+
+    The velocity lies between the limits of the true powers. Times the probability of a symbol it is
+    the rate at which the mask turns into that symbol, per unit of -log t. Visible tokens are
+    copied. Source: arXiv:2602.02112.
+    """
+
+    name: ClassVar[str] = "velocity"
+    kind: ClassVar[Kind] = "rates"
+    processes: ClassVar[tuple[type[Process], ...]] = (AbsorbingByContext,)
+
+    @override
+    def num_outputs(self, process: Process) -> int:
+        return process.vocab_size + 1
+
+    @override
+    def read(
+        self,
+        outputs: Float[Tensor, "*n outputs"],
+        z: Int[Tensor, "*n"],
+        t: Float[Tensor, "*n"] | None,
+        process: Process,
+    ) -> Float[Tensor, "*n K"]:
+        """Return the logarithms of the rates; their sum is the velocity."""
+        del t
+        assert isinstance(process, AbsorbingByContext)  # by ``processes``
+        log_probs = log_softmax(outputs[..., :-1])
+        score = outputs[..., -1:].to(log_probs.dtype).sigmoid()
+        log_rates = log_probs + (process.least + process.spread * score).log()
+        copied = z[..., None] == torch.arange(process.vocab_size, device=z.device)
+        visible = torch.where(copied, 0.0, -torch.inf).to(log_probs.dtype)
+        return torch.where((z == process.mask_id)[..., None], log_rates, visible)
 
 
 @dataclass(frozen=True)

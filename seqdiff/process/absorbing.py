@@ -28,6 +28,7 @@ class Absorbing(Masking, Scheduled):
 
     name: ClassVar[str] = "absorbing"
     needs_time: ClassVar[bool] = False
+    visible_is_clean: ClassVar[bool] = True
     vocab_size: int
     schedule: NoiseSchedule = field(default_factory=LogLinear)
 

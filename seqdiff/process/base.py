@@ -60,23 +60,71 @@ class Process(ABC):
         return torch.full(shape, self.unknown_id, dtype=torch.int64, device=device)
 
 
-class DiscreteProcess(Process):
-    """A Markov chain on symbols that forgets the clean token between t = 0 and t = 1.
-
-    A subclass implements the abstract methods. The other methods follow from them and may be
-    overridden by faster ones.
+class SymbolProcess(Process):
+    """A process whose noisy tokens are symbols.
 
     Attributes:
         uneven: Whether the loss at uniform times has an infinite variance, so that objectives draw
             times by ``time_at``.
+        visible_is_clean: Whether a token that is not masked is clean, so that only masks are
+            predicted and have terms of the bound.
     """
 
     uneven: ClassVar[bool] = False
+    visible_is_clean: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def states(self) -> int:
         """Number of states of a noisy token: K, or K + 1 with a mask."""
+
+    @abstractmethod
+    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
+        """Distribution of a token at t = 1, from which generation starts."""
+
+    @abstractmethod
+    def corrupt(
+        self,
+        x0: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"] | Float[Tensor, "B L"],
+        *,
+        keep: Bool[Tensor, "B L"] | None = None,
+        noise: Float64[Tensor, "B L"],
+    ) -> Int64[Tensor, "B L"]:
+        """Draw z_t given x0.
+
+        Args:
+            x0: Clean ids in ``0..K``; K (unknown) stays as it is.
+            t: Times in [0, 1], one per row or one per token.
+            keep: Positions that stay as they are.
+            noise: Independent uniforms in (0, 1).
+        """
+
+    @abstractmethod
+    def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """KL(q_1(. | x0) || prior) of every token in nats, the prior term of the bound."""
+
+    def time_at(
+        self, fraction: Float64[Tensor, "*n"]
+    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
+        """Time at which a fraction of the noise has been added, and its derivative.
+
+        Estimators draw fractions, so that their variance does not depend on how the schedule
+        distributes the noise over time.
+
+        Args:
+            fraction: Numbers in (0, 1); here they are the times themselves.
+        """
+        return fraction, torch.ones_like(fraction)
+
+
+class DiscreteProcess(SymbolProcess):
+    """A Markov chain on symbols that forgets the clean token between t = 0 and t = 1.
+
+    Tokens are independent given the clean ones, and the noise of a token depends on that token
+    alone. A subclass implements the abstract methods. The other methods follow from them and may be
+    overridden by faster ones.
+    """
 
     @abstractmethod
     def log_marginal(
@@ -110,23 +158,6 @@ class DiscreteProcess(Process):
 
         The entry of z itself is not used. The last axis may have size 1 if all rates are equal.
         """
-
-    @abstractmethod
-    def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
-        """Distribution of a token at t = 1, from which generation starts."""
-
-    def time_at(
-        self, fraction: Float64[Tensor, "*n"]
-    ) -> tuple[Float64[Tensor, "*n"], Float64[Tensor, "*n"]]:
-        """Time at which a fraction of the noise has been added, and its derivative.
-
-        Estimators draw fractions, so that their variance does not depend on how the schedule
-        distributes the noise over time.
-
-        Args:
-            fraction: Numbers in (0, 1); here they are the times themselves.
-        """
-        return fraction, torch.ones_like(fraction)
 
     def log_likelihood(
         self, z: Int[Tensor, "*n"], t: Float[Tensor, "*n"]
@@ -319,8 +350,8 @@ class Scheduled(Interpolating):
         return t, (first - last) / -self.schedule.dalpha(t)
 
 
-class Masking(Interpolating):
-    """An ``Interpolating`` process with a mask, of id K, that ends with masks alone."""
+class Masking(SymbolProcess):
+    """A process with a mask, of id K, that ends with masks alone."""
 
     @property
     def states(self) -> int:
@@ -336,6 +367,10 @@ class Masking(Interpolating):
     def forgets(self) -> bool:
         """True: every token is masked at t = 1."""
         return True
+
+    def prior_kl(self, x0: Int[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Return 0: the prior is a mask too."""
+        return torch.zeros(x0.shape, dtype=torch.float64, device=x0.device)
 
     def log_prior(self, device: torch.device | str = "cpu") -> Float64[Tensor, " states"]:
         """Distribution of a token at t = 1, which is certainly the mask."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.process.base import (
+    Interpolating,
     Masking,
     check_reserved,
     check_vocab_size,
@@ -24,7 +25,7 @@ _BEND = 0.1
 
 
 @dataclass(frozen=True)
-class Hybrid(Masking):
+class Hybrid(Masking, Interpolating):
     """Masking mixed with uniform noise, so that a model learns to correct visible tokens.
 
     With c(t) = B sqrt(t (1 - t)) and C = 1 + c, alpha is (1 - t) / C, the mask has probability

@@ -7,7 +7,8 @@ weights, ``last.ckpt`` the checkpoint to resume from; ``metrics.csv`` and ``tens
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,16 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from seqdiff.data import SequenceDataModule, SequenceDataset, Split, Tokenizer
-from seqdiff.denoiser import Denoiser, GaussianDenoiser
+from seqdiff.denoiser import ByContextDenoiser, BySymbolDenoiser, Denoiser, GaussianDenoiser
 from seqdiff.experts import NGramExperts
-from seqdiff.process import Absorbing, Blockwise, Gaussian, Process
+from seqdiff.process import (
+    Absorbing,
+    AbsorbingByContext,
+    AbsorbingBySymbol,
+    Blockwise,
+    Gaussian,
+    Process,
+)
 from seqdiff.run.config import ParsedRun, RunConfig, instantiate, parse_run
 from seqdiff.run.packaged import CONFIG_NAME, no_run, packaged_name
 from seqdiff.samplers import row_seeds
@@ -153,6 +161,14 @@ def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, 
     return parsed, config
 
 
+@contextmanager
+def _apart(seed: int) -> Iterator[None]:
+    """Draw weights apart from those of the backbone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed + 2**32)
+        yield
+
+
 def compose(config: RunConfig) -> Denoiser:
     """Build the denoiser of a configuration, and check that its parts fit together.
 
@@ -168,13 +184,19 @@ def compose(config: RunConfig) -> Denoiser:
             )
         process = Blockwise(process, config.block_size)
     if isinstance(process, Gaussian):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(config.seed + 2**32)  # apart from the backbone's
+        with _apart(config.seed):
             denoiser = GaussianDenoiser(config.backbone, process, config.parameterization)
     else:
         experts = None
         if config.experts is not None:
             experts = NGramExperts(process.vocab_size, config.experts, config.data.complement)
-        denoiser = Denoiser(config.backbone, process, config.parameterization, experts)
+        parts = config.parameterization, experts
+        if isinstance(process, AbsorbingBySymbol):
+            denoiser = BySymbolDenoiser(config.backbone, process, *parts)
+        elif isinstance(process, AbsorbingByContext):
+            with _apart(config.seed):
+                denoiser = ByContextDenoiser(config.backbone, process, *parts)
+        else:
+            denoiser = Denoiser(config.backbone, process, *parts)
     config.objective.check(denoiser)
     return denoiser

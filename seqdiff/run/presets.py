@@ -111,6 +111,24 @@ PRESETS: dict[str, Preset] = {
         ),
         time_conditioned=True,
     ),
+    "genmd4": Preset(
+        "masks with a learned schedule for every symbol; Shi et al. 2024, arXiv:2406.04329",
+        _system(
+            _of("process.AbsorbingBySymbol"),
+            "LeaveOneOut",
+            _of("objectives.TokenScheduleNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
+    "lomdm": Preset(
+        "masks with a learned schedule for every token given its row; arXiv:2602.02112",
+        _system(
+            _of("process.AbsorbingByContext"),
+            "Velocity",
+            _of("objectives.TokenScheduleNELBO", **_SPREAD),
+        ),
+        time_conditioned=True,
+    ),
     "ar": Preset(
         "autoregressive, with a causal network",
         _system(_of("process.LeftToRight"), "LeaveOneOut", _of("objectives.Autoregressive")),

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from seqdiff.denoiser import Denoiser, Prefix
 from seqdiff.parameterization import before_the_end, scores_from_distribution
-from seqdiff.process import Absorbing, Blockwise, DiscreteProcess
+from seqdiff.process import Absorbing, Blockwise, DiscreteProcess, SymbolProcess
 from seqdiff.samplers.avoidance import Completions
 from seqdiff.samplers.draws import Draws
 from seqdiff.types import Inputs, Signal
@@ -127,10 +127,17 @@ class Canvas:
         )
 
     @property
-    def process(self) -> DiscreteProcess:
+    def process(self) -> SymbolProcess:
         """The process of the rows, or of their blocks."""
         process = self.denoiser.process
         process = process.process if isinstance(process, Blockwise) else process
+        assert isinstance(process, SymbolProcess)  # by ``Sampler.needs``
+        return process
+
+    @property
+    def discrete(self) -> DiscreteProcess:
+        """The process, for a sampler of processes with independent tokens alone."""
+        process = self.process
         assert isinstance(process, DiscreteProcess)  # by ``Sampler.needs``
         return process
 
@@ -275,7 +282,7 @@ class Canvas:
                 return scores
             kept = self._adjusted(self.denoiser.log_loo(inputs, asked), where, shape)
             z, times = inputs.tokens[asked], before_the_end(t).expand(len(kept))
-            return scores_from_distribution(kept, z, times, self.process)
+            return scores_from_distribution(kept, z, times, self.discrete)
 
         return self._states(where, t, answer)
 
@@ -286,7 +293,7 @@ class Canvas:
 
         def answer(inputs: Inputs, asked: Tensor) -> Tensor:
             kept = self._adjusted(self.denoiser.log_loo(inputs, asked), where, shape)
-            return self.process.log_marginal(kept, s.expand(len(kept)))
+            return self.discrete.log_marginal(kept, s.expand(len(kept)))
 
         return self._states(where, s, answer)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from seqdiff.denoiser import Denoiser
+from seqdiff.process import TokenScheduled
 from seqdiff.samplers.guidance import DerivedDenoiser
 from seqdiff.types import Inputs
 
@@ -63,7 +64,8 @@ class Conjoined(DerivedDenoiser):
 
     Raises:
         ValueError: If ``complement`` is not its own inverse on the K symbols, or the model predicts
-            scores, which do not average, reads from left to right, or has a guided reverse step.
+            scores, which do not average, reads from left to right, has a guided reverse step, or
+            masks tokens by schedules of their own.
     """
 
     def __init__(self, denoiser: Denoiser, complement: Sequence[int]) -> None:
@@ -73,6 +75,11 @@ class Conjoined(DerivedDenoiser):
                 "Conjoined.denoiser must predict the clean token from both sides of it, got the "
                 f"{denoiser.description}; train masked, uniform or hybrid diffusion without scores"
                 + (", and conjoin before guiding" if denoiser.kind == "step" else "")
+            )
+        if isinstance(denoiser.process, TokenScheduled):
+            raise ValueError(
+                "Conjoined.denoiser must mask both strands alike, got the "
+                f"{denoiser.description}; sample it without conjoining"
             )
         symbols = list(range(denoiser.vocab_size))
         inverse = sorted(complement) == symbols and all(

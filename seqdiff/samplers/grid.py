@@ -20,7 +20,7 @@ from typing_extensions import override
 from seqdiff.denoiser import Needs
 from seqdiff.losses import has_reconstruction
 from seqdiff.parameterization import before_the_end
-from seqdiff.process import Absorbing, DiscreteProcess, Hybrid, Uniform
+from seqdiff.process import Absorbing, AbsorbingByContext, DiscreteProcess, Hybrid, Uniform
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import Decoding
 from seqdiff.samplers.protocol import Sampler, option, require
@@ -104,7 +104,7 @@ class GridSampler(Decoding, Sampler, ABC):
             self._draw(canvas, where, canvas.log_probs(where, t.expand(len(masked))), draw)
             return
         process = canvas.process
-        where = canvas.masked if isinstance(process, Absorbing) else canvas.free
+        where = canvas.masked if process.visible_is_clean else canvas.free
         kernel = self.kernel(canvas, where, s, t)
         if float(s) == 0.0 and process.states > process.vocab_size:
             # A model that predicts masks would leave some.
@@ -167,7 +167,7 @@ class AncestralSampler(GridSampler):
     it masked. Source: Sahoo et al. 2024, arXiv:2406.07524; Austin et al. 2021, arXiv:2107.03006.
     """
 
-    needs = Needs((DiscreteProcess,), ("loo", "full", "step"))
+    needs = Needs((DiscreteProcess, AbsorbingByContext), ("loo", "full", "rates", "step"))
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class TauLeapingSampler(GridSampler):
     ) -> Float64[Tensor, "N states"]:
         if float(s) == 0.0:
             return super().kernel(canvas, where, s, t)
-        process = canvas.process
+        process = canvas.discrete
         scores = canvas.log_scores(where, t, self.shape).exp()
         z, now = canvas.x_t[where], before_the_end(t)
         rates = process.rate_into(z, now.expand(z.shape)) * scores

@@ -24,6 +24,7 @@ from typing_extensions import override
 from seqdiff.backbones import BlockCache
 from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Kind, log_softmax
+from seqdiff.process import SymbolProcess
 from seqdiff.types import NO_LABEL, Inputs, Signal
 
 _Ask = Callable[[Inputs, Tensor | None], Tensor]
@@ -389,7 +390,9 @@ class ExactClassifierBased(ClassifierBased):
         spent = self.denoiser.evaluations(inputs, where)
         if self._plain:
             return spent
-        states = self.vocab_size if self._masks else self._discrete.states
+        process = self.process
+        noisy = isinstance(process, SymbolProcess) and not self._masks
+        states = process.states if noisy else self.vocab_size
         return spent + states * self._asked(inputs, where).sum(dim=-1)
 
     def _log_wanted(

@@ -13,6 +13,7 @@ from torch import Tensor
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.denoiser.gaussian import GaussianDenoiser
+from seqdiff.denoiser.token_schedules import ByContextDenoiser, BySymbolDenoiser
 from seqdiff.likelihood import (
     ESTIMATORS,
     BlockBound,
@@ -30,6 +31,7 @@ from seqdiff.objectives import (
     GaussianVLB,
     MaskedLM,
     Objective,
+    TokenScheduleNELBO,
     WeightedMLM,
 )
 from seqdiff.parameterization import (
@@ -40,9 +42,12 @@ from seqdiff.parameterization import (
     Parameterization,
     Score,
     Subs,
+    Velocity,
 )
 from seqdiff.process import (
     Absorbing,
+    AbsorbingByContext,
+    AbsorbingBySymbol,
     Blockwise,
     Gaussian,
     Hybrid,
@@ -76,6 +81,10 @@ SYSTEMS: dict[str, tuple[Process, Parameterization]] = {
     "uniform score": (Uniform(K), Score()),
     "hybrid loo": (Hybrid(K), LeaveOneOut()),
     "hybrid full": (Hybrid(K), Full()),
+    "by symbol loo": (AbsorbingBySymbol(K), LeaveOneOut()),
+    "by symbol full": (AbsorbingBySymbol(K), Full()),
+    "by symbol learned": (AbsorbingBySymbol(K), LeaveOneOut()),
+    "by context": (AbsorbingByContext(K), Velocity()),
     "blocks": (Blockwise(Absorbing(K), 3), Subs()),
     "left to right": (LeftToRight(K), LeaveOneOut()),
     "gaussian": (Gaussian(K, dim=8), Categorical()),
@@ -89,6 +98,8 @@ PREDICTED = {
     "hybrid full",
 }
 SCORED = {"absorbing score", "uniform score"}
+BY_SYMBOL = {"by symbol loo", "by symbol full"}
+LEARNED = {*BY_SYMBOL, "by symbol learned"}
 NOISY = {"uniform loo", "uniform full", "hybrid loo", "hybrid full"}
 
 # Samplers of masked tokens whose reveal times or orders do not depend on the noise of symbols.
@@ -108,9 +119,9 @@ ONE_BY_ONE = (
 
 # The table of compatible pairs.
 SAMPLERS: dict[str, set[str]] = {
-    "ancestral": {"subs", *PREDICTED},
+    "ancestral": {"subs", *PREDICTED, *LEARNED, "by context"},
     "tweedie": {"subs", *PREDICTED, *SCORED},
-    "tau_leaping": {"subs", *PREDICTED, *SCORED},
+    "tau_leaping": {"subs", *PREDICTED, *SCORED, *LEARNED},
     "predictor_corrector": {"subs", *PREDICTED},
     "gibbs": NOISY,
     **{name: {"subs"} for name in (*ONE_BY_ONE, "semi_autoregressive")},
@@ -127,13 +138,14 @@ ESTIMATED: dict[str, set[str]] = {
     "fixed-order": {"subs"},
     "block-bound": {"blocks"},
     "chain-rule": {"left to right"},
-    "time-integral": {"subs", *PREDICTED, *SCORED},
-    "discrete-steps": {"subs", *PREDICTED},
+    "time-integral": {"subs", *PREDICTED, *SCORED, *LEARNED, "by context"},
+    "discrete-steps": {"subs", *PREDICTED, *LEARNED},
     "gaussian-integral": {"gaussian"},
 }
 OBJECTIVES: dict[type[Objective], set[str]] = {
-    ContinuousNELBO: {"subs", *PREDICTED, *SCORED},
-    DiscreteNELBO: {"subs", *PREDICTED},
+    ContinuousNELBO: {"subs", *PREDICTED, *SCORED, *BY_SYMBOL},
+    DiscreteNELBO: {"subs", *PREDICTED, *BY_SYMBOL},
+    TokenScheduleNELBO: {*LEARNED, "by context"},
     CrossEntropy: {"subs", *PREDICTED},
     WeightedMLM: {"subs", "blocks"},
     MaskedLM: {"subs"},
@@ -141,7 +153,7 @@ OBJECTIVES: dict[type[Objective], set[str]] = {
     Autoregressive: {"left to right"},
     GaussianVLB: {"gaussian"},
 }
-GUIDED = {"subs", *NOISY}
+GUIDED = {"subs", *NOISY, *LEARNED, "by context"}
 GUIDANCE: dict[str, set[str]] = {
     "classifier-free": GUIDED,  # the left-to-right networks have no classes
     "exact classifier": {*GUIDED, "left to right"},
@@ -154,8 +166,9 @@ PARTS: dict[type[Parameterization], dict[type[Process], bool]] = {
     Subs: {Absorbing: False, Blockwise: False},
     MaskColumn: {Absorbing: True},
     Score: {Absorbing: True, Uniform: True},
-    LeaveOneOut: {Uniform: True, Hybrid: True, LeftToRight: False},
-    Full: {Uniform: True, Hybrid: True},
+    LeaveOneOut: {Uniform: True, Hybrid: True, AbsorbingBySymbol: True, LeftToRight: False},
+    Full: {Uniform: True, Hybrid: True, AbsorbingBySymbol: True},
+    Velocity: {AbsorbingByContext: True},
     Categorical: {Gaussian: True},
 }
 PROCESSES: list[Process] = list({type(p): p for p, _ in SYSTEMS.values()}.values())
@@ -177,8 +190,12 @@ class Counted:
         process, kind = SYSTEMS[name]
         self.calls = 0
         backbone = network(process, kind)
-        build = GaussianDenoiser if isinstance(process, Gaussian) else Denoiser
-        self.denoiser = build(backbone, process, kind).eval()
+        learned = {
+            "gaussian": GaussianDenoiser,
+            "by symbol learned": BySymbolDenoiser,
+            "by context": ByContextDenoiser,
+        }
+        self.denoiser = learned.get(name, Denoiser)(backbone, process, kind).eval()
         for module in (backbone.embedding, backbone.blocks[0]):
             module.register_forward_hook(self._count)
 
