@@ -57,9 +57,8 @@ class TokenScheduleNELBO(Objective):
         )
         first, second = found.chunk(2)
         value = (first + second) / 2
-        counted = batch.loss_mask & (batch.tokens != process.unknown_id)
-        log_q = process.log_noise(batch.tokens[both], z, t[both])
-        log_first, log_second = torch.where(counted[both], log_q, 0.0).chunk(2)
+        # Tokens that are kept are equal in both rows and cancel.
+        log_first, log_second = process.log_noise(batch.tokens[both], z, t[both]).chunk(2)
         gap = (first - second).detach().sum(dim=-1, keepdim=True) / 2
         score = gap * (log_first - log_second)
         return value + score - score.detach()

@@ -391,8 +391,9 @@ class ExactClassifierBased(ClassifierBased):
         if self._plain:
             return spent
         process = self.process
-        noisy = isinstance(process, SymbolProcess) and not self._masks
-        states = process.states if noisy else self.vocab_size
+        states = self.vocab_size
+        if isinstance(process, SymbolProcess) and not self._masks:
+            states = process.states
         return spent + states * self._asked(inputs, where).sum(dim=-1)
 
     def _log_wanted(
