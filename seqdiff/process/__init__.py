@@ -2,7 +2,13 @@
 
 from seqdiff.process.absorbing import Absorbing
 from seqdiff.process.base import Context, DiscreteProcess, Interpolating, Process, small_times
-from seqdiff.process.blockwise import Blockwise, LeftToRight, check_block_size
+from seqdiff.process.blockwise import (
+    Blockwise,
+    LeftToRight,
+    check_block_size,
+    check_block_sizes,
+    spell_sizes,
+)
 from seqdiff.process.gaussian import Gaussian, log_signal, posterior, scales
 from seqdiff.process.hybrid import Hybrid
 from seqdiff.process.uniform import Uniform
@@ -19,8 +25,10 @@ __all__ = [
     "Process",
     "Uniform",
     "check_block_size",
+    "check_block_sizes",
     "log_signal",
     "posterior",
     "scales",
     "small_times",
+    "spell_sizes",
 ]
