@@ -221,6 +221,7 @@ class Run(Trained):
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
         """
+        run = self.in_blocks(block_size, "infill")
         check_count("infill.num", num)
         rows = [templates] if isinstance(templates, str) else templates
         rows = check_strings("infill.templates", rows)
@@ -229,21 +230,17 @@ class Run(Trained):
         for extra in extras:
             extra.check_infill()
         total = len(records.names)
-        return (
-            self.in_blocks(block_size, "infill")
-            .draw(
-                records,
-                seed=seed,
-                sampler=self._sampler(sampler, options),
-                label=label,
-                signal=None if signal is None else fit_signal("infill.signal", self, signal, total),
-                guidance=guidance,
-                extrapolate=extrapolate,
-                batch_size=batch_size,
-                extras=extras,
-            )
-            .sequences
-        )
+        return run.draw(
+            records,
+            seed=seed,
+            sampler=self._sampler(sampler, options),
+            label=label,
+            signal=None if signal is None else fit_signal("infill.signal", self, signal, total),
+            guidance=guidance,
+            extrapolate=extrapolate,
+            batch_size=batch_size,
+            extras=extras,
+        ).sequences
 
     def draw(
         self,

@@ -240,7 +240,7 @@ def test_one_run_has_several_sizes(net: str, tmp_path: Path, toy_writer: None, c
         ["sample", "--num=1", "--length=4", "--seed=1"],
         ["score", str(out)],
     ):
-        assert main([command[0], str(whole / "run"), *command[1:], "--block-size", "3"]) == 1
+        assert main([command[0], str(whole / "run"), *command[1:], "--block-size", "3"]) == 2
         said = capsys.readouterr().err
         assert f"{command[0]}.block_size must be 1, 4 or 12, which the network was trained" in said
     with pytest.raises(ValueError, match=r"infill.block_size must be 1, 4 or 12, .* got 3; choose"):
@@ -255,13 +255,13 @@ def test_several_sizes_that_cannot_be_trained_are_refused(tmp_path: Path, capsys
         ("[0, 4]", "RunConfig.block_size must hold different integers of at least 1, got [0, 4]"),
         ("[a]", "block_size must be an integer or a list of integers in brackets, got"),
     ):
-        assert main(["train", str(config), "--block_size", value]) == 1
+        assert main(["train", str(config), "--block_size", value]) == 2
         assert said in capsys.readouterr().err
     search = ["--objective.init_args.search_batches", "4"]
-    assert main(["train", str(config), "--block_size", "[1, 4]", *search]) == 1
+    assert main(["train", str(config), "--block_size", "[1, 4]", *search]) == 2
     assert "search_batches must be null with several block sizes" in capsys.readouterr().err
     uniform = ["--process", "seqdiff.process.Uniform", "--block_size", "[1, 4]"]
-    assert main(["train", str(config), *uniform]) == 1
+    assert main(["train", str(config), *uniform]) == 2
     assert "RunConfig.block_size must be null with the process uniform" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
