@@ -30,6 +30,7 @@ def evaluate(
     estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
     given_labels: bool = False,
     given_signals: bool = False,
+    block_size: int | None = None,
     seed: int = 0,
     json: Path | None = None,
     device: str | None = None,
@@ -45,6 +46,7 @@ def evaluate(
         estimation: How the likelihood is estimated.
         given_labels: Evaluate each row given its label, for a run with labels.
         given_signals: Evaluate each row given its signals, for a run with signals.
+        block_size: Tokens of a block, for a run of several sizes; default: the largest.
         seed: Seed of the draws.
         json: Also write the numbers to this file.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
@@ -66,7 +68,7 @@ def evaluate(
 
     check_budget(estimator, num_tokens=1, **estimation.budget)
     found = None if suite is None else find_suite(suite)
-    trained = load(run, device=choose_device(device))
+    trained = load(run, device=choose_device(device)).in_blocks(block_size, "evaluate")
     if suite is None:
         evaluation = trained.evaluate(
             split or "test",

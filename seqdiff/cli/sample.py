@@ -57,6 +57,7 @@ def sample(
     signal_from: Literal["train", "valid", "test"] | None = None,
     guidance: float | None = None,
     stop: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    block_size: int | None = None,
     extrapolate: bool = False,
     trace: Path | None = None,
     batch_size: int | None = None,
@@ -92,6 +93,7 @@ def sample(
         guidance: Strength of guidance towards the label and the signal; default: 1, the model's
             distribution given them.
         stop: Symbol that ends a sequence, for runs of block diffusion.
+        block_size: Tokens of a block, for a run of several sizes; default: the largest.
         extrapolate: Draw sequences longer than the rows of training.
         trace: Keep the tokens after every step in this .npz file, for seqdiff plot trace.
         batch_size: Sequences drawn at a time; default: as many as fit well.
@@ -145,7 +147,7 @@ def sample(
     check_spelling("sample", sample, options, chain(*known))
     run = find_run(run)
     check_sampler(run, sampler, options)
-    trained = load(run, device=chosen_device)
+    trained = load(run, device=chosen_device).in_blocks(block_size, "sample")
     if out is not None and writer is not None:
         _check_format(trained, out, writer)
     built = open_sampler(trained, sampler, options)
@@ -175,6 +177,7 @@ def sample(
         **conditions,
         **{"num": num, "length": lengths, "seed": seed, "sampler": built, "trace": trace},
         **{"signal": constant, "signal_from": signal_from, "batch_size": batch_size},
+        "block_size": block_size,
         **domains,
     }
     files = {"infill": infill, "signal_file": signal_file}

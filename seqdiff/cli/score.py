@@ -26,6 +26,7 @@ def score(
     estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
     label: str | None = None,
     signal: Annotated[tuple[str, ...], Several] = (),
+    block_size: int | None = None,
     seed: int = 0,
     batch_size: int = 32,
     device: str | None = None,
@@ -43,6 +44,7 @@ def score(
         estimation: How the likelihood is estimated.
         label: Class to score as, for a run with labels.
         signal: Value to score given, NAME=VALUE, for a run with signals.
+        block_size: Tokens of a block, for a run of several sizes; default: the largest.
         seed: Seed of the draws.
         batch_size: Rows of a network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
@@ -67,9 +69,11 @@ def score(
     check_budget(estimator, num_tokens=1, **estimation.budget, owner="score")
     trained = load(run, device=engine.place("score", device))
     conditions: dict[str, Any] = {"label": label, "signal": values or None}
+    trained = trained.in_blocks(block_size, "score")
     trained.condition("score", **conditions)
     records = reader.read(found, trained.tokenizer)
     options = {**vars(estimation), **conditions, "seed": seed, "batch_size": batch_size}
+    options["block_size"] = block_size
     options |= {option: value for option, value in vars(reader).items() if option != name}
     with engine.start("score", trained, out, device, {"file": found}, options) as computing:
         scores = trained.score(

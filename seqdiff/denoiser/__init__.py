@@ -1,5 +1,12 @@
 """Denoisers: a backbone, a process and a parameterization behind one call."""
 
+from seqdiff.denoiser.certainty import (
+    confidence,
+    even_count,
+    margin,
+    negative_entropy,
+    rank_by_certainty,
+)
 from seqdiff.denoiser.discrete import (
     Adjust,
     Denoiser,
@@ -22,5 +29,10 @@ __all__ = [
     "NoisyEmbeddings",
     "Prefix",
     "check_label",
+    "confidence",
+    "even_count",
+    "margin",
+    "negative_entropy",
+    "rank_by_certainty",
     "usual_parameterization",
 ]

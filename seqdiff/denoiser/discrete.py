@@ -44,6 +44,7 @@ from seqdiff.process import (
     Interpolating,
     Process,
     Uniform,
+    spell_sizes,
 )
 from seqdiff.types import Inputs, Signal
 
@@ -435,6 +436,39 @@ class Denoiser(nn.Module):
                 f"{self.process.name}; set block_size"
             )
         return self.process.block_size
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Sizes of blocks that the network is trained for, rising; none without blocks."""
+        process = self.process
+        if not isinstance(process, Blockwise):
+            return ()
+        return tuple(sorted(process.sizes)) or (process.block_size,)
+
+    def in_blocks(self, block_size: int, owner: str = "Denoiser") -> Denoiser:
+        """Return a copy for blocks of another size, which shares the network.
+
+        Args:
+            block_size: One of ``block_sizes``.
+            owner: Function that was given the size, for messages.
+
+        Raises:
+            ValueError: If the network is not trained for this size; names those that it is trained
+                for.
+        """
+        if not isinstance(self.process, Blockwise):
+            raise ValueError(
+                f"{owner}.block_size must be left out for the {self.description}, which has no "
+                f"blocks, got {block_size}; train with the key block_size"
+            )
+        if isinstance(block_size, bool) or block_size not in self.block_sizes:
+            raise ValueError(
+                f"{owner}.block_size must be {spell_sizes(self.block_sizes)}, which the network "
+                f"was trained for, got {block_size}; choose one, or train with others"
+            )
+        other = copy(self)
+        other.process = replace(self.process, block_size=block_size)
+        return other
 
     @property
     def _discrete(self) -> DiscreteProcess:

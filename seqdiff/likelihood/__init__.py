@@ -7,6 +7,7 @@ from seqdiff.likelihood.evaluation import check_budget, evaluate
 from seqdiff.likelihood.masks import BernoulliTime, BlockBound, ExactK, SmallK, StratifiedK
 from seqdiff.likelihood.orders import (
     ChainRule,
+    ConfidentOrder,
     FixedOrder,
     ImportanceWeightedOrders,
     RandomOrderChain,
@@ -24,6 +25,7 @@ __all__ = [
     "BernoulliTime",
     "BlockBound",
     "ChainRule",
+    "ConfidentOrder",
     "Convention",
     "DiscreteSteps",
     "Estimator",

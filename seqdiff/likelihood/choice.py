@@ -7,6 +7,7 @@ from seqdiff.likelihood.estimator import Estimator
 from seqdiff.likelihood.masks import BernoulliTime, BlockBound, ExactK, SmallK, StratifiedK
 from seqdiff.likelihood.orders import (
     ChainRule,
+    ConfidentOrder,
     FixedOrder,
     ImportanceWeightedOrders,
     RandomOrderChain,
@@ -19,6 +20,7 @@ ESTIMATORS: tuple[type[Estimator], ...] = (
     RandomOrderChain,
     ImportanceWeightedOrders,
     FixedOrder,
+    ConfidentOrder,
     ChainRule,
     TimeIntegral,
     DiscreteSteps,

@@ -69,20 +69,20 @@ def contrast(
             f"{chosen.name} and rows with different numbers of counted tokens; use {SmallK.name}"
         )
     rows, place = _distinct(_stack(first, second))
-    costs = chosen.cost(rows.num_tokens).cpu()
-    calls = run_pass(
+    calls = chosen.calls(rows.num_tokens).cpu()
+    parts = run_pass(
         chosen,
         denoiser,
         rows,
-        cost=costs,
+        calls=calls,
         noise=PassNoise(CounterNoise(seed)),
         rows_per_call=2 * len(cost) if rows_per_call is None else rows_per_call,
     )
-    values = np.split(np.concatenate(list(calls)), costs.cumsum(dim=0)[:-1].numpy())
+    values = np.split(np.concatenate(list(parts)), calls.cumsum(dim=0)[:-1].numpy())
     mine, other = place.chunk(2)
     differences = [values[a] - values[b] for a, b in zip(mine, other, strict=True)]
-    per_pair = 2 * denoiser.evaluations_per_call
-    return _summarise(chosen, differences, first.num_tokens.cpu().numpy(), per_pair)
+    nfe = 2 * denoiser.evaluations_per_call * cost.cpu().numpy()
+    return _summarise(chosen, differences, first.num_tokens.cpu().numpy(), nfe)
 
 
 def _check_rows(name: str, batch: Batch, denoiser: Denoiser) -> None:
@@ -145,7 +145,7 @@ def _stack(first: Batch, second: Batch) -> Batch:
 
 
 def _summarise(
-    estimator: Estimator, differences: list[np.ndarray], num_tokens: np.ndarray, per_pair: int
+    estimator: Estimator, differences: list[np.ndarray], num_tokens: np.ndarray, nfe: np.ndarray
 ) -> Likelihood:
     """Combine the differences of each pair as the estimator combines the values of one row."""
     nats, errors, degrees = [], [], []
@@ -155,5 +155,4 @@ def _summarise(
         errors.append(np.sqrt(components.sum()))
         each = estimator.degrees / len(components)
         degrees.append(np.inf if estimator.exact else effective_degrees(components, each))
-    nfe = np.array([per_pair * len(values) for values in differences])
     return Likelihood(np.array(nats), num_tokens, np.array(errors), nfe, np.array(degrees))

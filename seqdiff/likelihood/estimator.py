@@ -126,6 +126,10 @@ class Estimator(ABC):
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         """Network evaluations of one pass over rows with that many counted tokens."""
 
+    def calls(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        """Calls of ``value`` in one pass: one per evaluation, unless a call makes several."""
+        return self.cost(num_tokens)
+
     @property
     @abstractmethod
     def degrees(self) -> int:
@@ -135,12 +139,12 @@ class Estimator(ABC):
     def value(
         self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
     ) -> Float64[Tensor, " B"]:
-        """Make one network evaluation of each row, in nats.
+        """Make one network evaluation of each row, or those of one call, in nats.
 
         Args:
             denoiser: The model, in eval mode, on the device of the batch.
             batch: The rows; a row may occur more than once, for several of its evaluations.
-            evaluation: For each row, the number of the evaluation in the pass, in ``0..cost - 1``.
+            evaluation: For each row, the number of the call in the pass, in ``0..calls - 1``.
             noise: The pass's noise.
 
         Raises:
@@ -149,12 +153,12 @@ class Estimator(ABC):
 
     @abstractmethod
     def combine(
-        self, values: Float64[np.ndarray, " cost"]
+        self, values: Float64[np.ndarray, " calls"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
-        """Turn the values of one row's evaluations into the pass's value and its variance.
+        """Turn the values of one row's calls into the pass's value and its variance.
 
         Args:
-            values: Values of the evaluations, in order.
+            values: Values of the calls, in order.
 
         Returns:
             The value, and the components of its variance: independent unbiased estimates that add
@@ -231,13 +235,13 @@ def run_pass(
     denoiser: Denoiser,
     rows: Batch,
     *,
-    cost: Int64[Tensor, " B"],
+    calls: Int64[Tensor, " B"],
     noise: PassNoise,
     rows_per_call: int,
 ) -> Iterator[Float64[np.ndarray, " n"]]:
-    """Yield the values of one pass, one network call at a time: all of the first row, and so on."""
-    owner = torch.arange(len(cost)).repeat_interleave(cost)
-    first = (cost.cumsum(dim=0) - cost).repeat_interleave(cost)
+    """Yield the values of one pass, batch by batch: all of the first row, and so on."""
+    owner = torch.arange(len(calls)).repeat_interleave(calls)
+    first = (calls.cumsum(dim=0) - calls).repeat_interleave(calls)
     number, device = torch.arange(len(owner)) - first, rows.tokens.device
     for items, numbers in zip(
         owner.to(device).split(rows_per_call), number.to(device).split(rows_per_call), strict=True

@@ -329,15 +329,15 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     """Return the columns of ``Likelihood`` for some rows."""
     budget, num_tokens = work.budget, rows.num_tokens
     budget.check(int(num_tokens.max()))
-    cost = budget.estimator.cost(num_tokens).cpu()
-    costs = (cost * budget.per_call).tolist()
+    costs = (budget.estimator.cost(num_tokens) * budget.per_call).tolist()
+    calls = budget.estimator.calls(num_tokens).cpu()
     plan = [budget.first(c) for c in costs]
     half = 0.5 if budget.target_se is not None and not budget.estimator.exact else 1.0
-    first = _stage(work, rows, cost, plan, begins=0, told=(0.0, half))
+    first = _stage(work, rows, calls, plan, begins=0, told=(0.0, half))
     more = [budget.second(passes, c) for passes, c in zip(first, costs, strict=True)]
     # All rows with a second stage had the longest first stage, so its noise is the same in any
     # batch.
-    second = _stage(work, rows, cost, more, begins=max(plan), told=(half, 1.0))
+    second = _stage(work, rows, calls, more, begins=max(plan), told=(half, 1.0))
     found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
     nats, error, degrees = np.array(found).T
     nfe = (np.array(plan) + np.array(more)) * np.array(costs)
@@ -347,7 +347,7 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
 def _stage(
     work: _Work,
     rows: Batch,
-    cost: Int64[Tensor, " B"],
+    calls: Int64[Tensor, " B"],
     plan: list[int],
     *,
     begins: int,
@@ -358,13 +358,13 @@ def _stage(
     Args:
         work: Arguments of ``evaluate``.
         rows: The rows.
-        cost: Network evaluations of one pass over each row.
+        calls: Calls of the estimator in one pass over each row.
         plan: Passes over each row.
         begins: Number of the first pass.
         told: Fractions of all work that are done before the stage and after it.
     """
     estimator, result = work.budget.estimator, [Passes() for _ in plan]
-    total, spent = int((cost * torch.tensor(plan)).sum()), 0
+    total, spent = int((calls * torch.tensor(plan)).sum()), 0
     for number in range(max(plan)):
         active = [row for row, passes in enumerate(plan) if passes > number]
         chosen = torch.tensor(active)
@@ -373,14 +373,14 @@ def _stage(
             estimator,
             work.denoiser,
             rows.take(chosen.to(rows.tokens.device)),
-            cost=cost[chosen],
+            calls=calls[chosen],
             noise=PassNoise(replace(work.noise, branch=begins + number)),
             rows_per_call=work.rows_per_call,
         ):
             found.append(part)
             spent += len(part)
             work.tell(told[0] + (told[1] - told[0]) * spent / total)
-        ends = cost[chosen].cumsum(dim=0)[:-1].numpy()
+        ends = calls[chosen].cumsum(dim=0)[:-1].numpy()
         for row, values in zip(active, np.split(np.concatenate(found), ends), strict=True):
             result[row].add(*estimator.combine(values))
     return result

@@ -1,6 +1,7 @@
 """Estimators by the chain rule, which reveal one token after another.
 
-Each order o of positions defines a model with an exact likelihood p_o. Unless the conditionals of
+Each order o of positions defines a model with an exact likelihood p_o, and so does a rule that
+chooses the next position from the tokens that are already visible. Unless the conditionals of
 the network are those of one joint distribution, p_o differs between orders. The mean of -log p_o
 over orders is the bound that the estimators by masks have too (Ou et al. 2024, arXiv:2406.03736,
 theorem 2). The likelihood under a random order is the mean of p_o, whose -log is smaller (Jensen).
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,8 +19,17 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from seqdiff.denoiser import Needs
+from seqdiff.denoiser import (
+    Denoiser,
+    Needs,
+    confidence,
+    even_count,
+    margin,
+    negative_entropy,
+    rank_by_certainty,
+)
 from seqdiff.likelihood.estimator import (
+    Estimator,
     PassNoise,
     Query,
     QueryEstimator,
@@ -33,6 +43,7 @@ from seqdiff.types import Batch
 
 _BY_ORDERS = Needs((Absorbing,), any_order=True)
 _TWO = "a standard error takes two: give 2"
+_CERTAINTIES = {"confidence": confidence, "margin": margin, "entropy": negative_entropy}
 
 
 class _RandomOrders(QueryEstimator):
@@ -50,8 +61,8 @@ class _RandomOrders(QueryEstimator):
         return _query(batch, ranks, evaluation % num_tokens, process)
 
 
-class _Exact(QueryEstimator):
-    """Base of estimators without randomness, whose evaluations add up."""
+class _Exact(Estimator):
+    """Base of estimators without randomness, whose values add up."""
 
     @property
     @override
@@ -109,7 +120,7 @@ class RandomOrderChain(_RandomOrders):
 
 
 @dataclass(frozen=True)
-class FixedOrder(_Exact):
+class FixedOrder(_Exact, QueryEstimator):
     """-log p_o of one given order: exact, with n evaluations.
 
     Attributes:
@@ -167,7 +178,94 @@ class FixedOrder(_Exact):
 
 
 @dataclass(frozen=True)
-class ChainRule(_Exact):
+class ConfidentOrder(_Exact):
+    """-log p of the samples that are unmasked where the model is most certain: exact.
+
+    The model's certainty at each masked position follows from the visible tokens alone, so it
+    determines one order for every row, and a sample equals the row only if it was unmasked in this
+    order. The product of the conditionals is therefore the probability of the row under the sampler
+    of the same name (``ConfidenceSampler``, ``MarginSampler`` or ``EntropySampler``, at temperature
+    1 and without ``top_k`` and ``top_p``), for any network. Tokens of one step are independent
+    given those before, as the sampler draws them. Source: arXiv:2603.01367 (DUEL).
+
+    The evaluations of a row are sequential: n of them, or one for every ``tokens_per_step``.
+    Rounding in the network may decide between positions that are almost equally certain.
+
+    Attributes:
+        certainty: What is unmasked first: the position with the most likely symbol, with the
+            largest gap between the two most likely symbols, or with the lowest entropy; the
+            leftmost of equally certain ones.
+        tokens_per_step: Most tokens that are unmasked in a step. The sizes of steps differ by at
+            most one, as those of a sampler with ``num_steps`` = ceil(n / tokens_per_step).
+    """
+
+    name: ClassVar[str] = "confident-order"
+    needs: ClassVar[Needs] = _BY_ORDERS
+    certainty: Literal["confidence", "margin", "entropy"] = "confidence"
+    tokens_per_step: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If there is no such certainty, or a step unmasks nothing.
+        """
+        if self.certainty not in _CERTAINTIES:
+            raise ValueError(
+                f"ConfidentOrder.certainty must be one of {', '.join(_CERTAINTIES)}, got "
+                f"{self.certainty!r}; choose that of the sampler"
+            )
+        require_at_least("ConfidentOrder.tokens_per_step", self.tokens_per_step, 1, "1 is usual")
+
+    @property
+    @override
+    def quantity(self) -> str:
+        steps = "" if self.tokens_per_step == 1 else f", {self.tokens_per_step} tokens a step"
+        return f"exact, by {self.certainty}{steps}"
+
+    @override
+    def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        return -(-num_tokens // self.tokens_per_step)
+
+    @override
+    def calls(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+        return constant(1, num_tokens)
+
+    @override
+    def value(
+        self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
+    ) -> Float64[Tensor, " B"]:
+        del evaluation, noise
+        num_steps, left = self.cost(batch.num_tokens), batch.loss_mask
+        nats = torch.zeros(len(left), dtype=torch.float64, device=left.device)
+        for step in range(int(num_steps.max())):
+            rows = (num_steps > step).nonzero().squeeze(-1)
+            part, masked = batch.take(rows), left[rows]
+            log_probs = _predict(denoiser, part, masked)
+            rank = rank_by_certainty(masked, _CERTAINTIES[self.certainty](log_probs))[1]
+            count = even_count(part.num_tokens, num_steps[rows], step)
+            where = masked & (rank < count[:, None])
+            chosen = log_probs[where[masked]]
+            terms = torch.zeros(where.shape, dtype=torch.float64, device=where.device)
+            terms[where] = -chosen.gather(-1, part.tokens[where].long()[:, None])[:, 0]
+            nats[rows] += terms.sum(dim=-1)
+            left = left.index_copy(0, rows, masked & ~where)
+        return nats
+
+
+def _predict(denoiser: Denoiser, batch: Batch, masked: Tensor) -> Float64[Tensor, "N K"]:
+    """Predict masked tokens from the others as ``Canvas.log_probs`` does, to the last bit."""
+    process = denoiser.process
+    assert isinstance(process, Absorbing)  # by ``needs``
+    real = masked.shape[1] if batch.padding is None else (~batch.padding).sum(dim=-1)
+    t = process.schedule.inverse(1 - masked.sum(dim=-1).double() / real)
+    x_t = batch.tokens.long().masked_fill(masked, process.unknown_id)
+    log_probs = denoiser.log_probs(batch.inputs(x_t, t), masked).double()
+    return log_probs - log_probs.logsumexp(dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class ChainRule(_Exact, QueryEstimator):
     """The exact -log p of an autoregressive model, in one evaluation.
 
     Positions that do not count are context for those after them.

@@ -9,7 +9,13 @@ from seqdiff.process.base import (
     SymbolProcess,
     small_times,
 )
-from seqdiff.process.blockwise import Blockwise, LeftToRight, check_block_size
+from seqdiff.process.blockwise import (
+    Blockwise,
+    LeftToRight,
+    check_block_size,
+    check_block_sizes,
+    spell_sizes,
+)
 from seqdiff.process.gaussian import Gaussian, log_signal, posterior, scales
 from seqdiff.process.hybrid import Hybrid
 from seqdiff.process.token_schedules import (
@@ -35,8 +41,10 @@ __all__ = [
     "TokenScheduled",
     "Uniform",
     "check_block_size",
+    "check_block_sizes",
     "log_signal",
     "posterior",
     "scales",
     "small_times",
+    "spell_sizes",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,11 +21,14 @@ class Blockwise(Process):
     """Runs a process on each block of a row independently, at its own time.
 
     A model of it reads a noisy block and the clean blocks before it. Source: Arriola et al. 2025,
-    arXiv:2503.09573, section 3.
+    arXiv:2503.09573, section 3; several sizes for one network, arXiv:2606.02241 (BlockGen).
 
     Attributes:
         process: The process on a block.
         block_size: L', tokens per block; the last block of a row may be shorter.
+        sizes: The sizes that one network is trained for, of which ``block_size`` is the present
+            one; by default there is only that. 1 is autoregressive, and the length of a row, or
+            more, is masked diffusion.
     """
 
     name: ClassVar[str] = "blockwise"
@@ -32,15 +36,24 @@ class Blockwise(Process):
     needs_time: ClassVar[bool] = False
     process: Absorbing
     block_size: int
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the arguments.
 
         Raises:
-            ValueError: If a block holds no token, or the process needs a time input. Networks of
-                blocks have none, because each block has its own noise level.
+            ValueError: If a block holds no token, the size is none of several, or the process needs
+                a time input. Networks of blocks have none, because each block has its own noise
+                level.
         """
         check_block_size("Blockwise", self.block_size)
+        if self.sizes:
+            check_block_sizes("Blockwise.sizes", self.sizes)
+            if self.block_size not in self.sizes:
+                raise ValueError(
+                    f"Blockwise.block_size must be one of sizes, {spell_sizes(self.sizes)}, got "
+                    f"{self.block_size}; choose one"
+                )
         if not isinstance(self.process, Absorbing):
             raise ValueError(
                 "Blockwise.process must be absorbing, got "
@@ -131,3 +144,27 @@ def check_block_size(owner: str, block_size: int) -> None:
             f"{owner}.block_size must be an integer of at least 1, got {block_size!r}; 4 and 16 "
             "are usual"
         )
+
+
+def check_block_sizes(owner: str, sizes: Sequence[int]) -> None:
+    """Check several numbers of tokens of a block.
+
+    Args:
+        owner: Name of the argument, for messages.
+        sizes: The numbers.
+
+    Raises:
+        ValueError: If there is none, one occurs twice, or one is no integer of at least 1.
+    """
+    wrong = [n for n in sizes if isinstance(n, bool) or not isinstance(n, int) or n < 1]
+    if wrong or not sizes or len(set(sizes)) < len(sizes):
+        raise ValueError(
+            f"{owner} must hold different integers of at least 1, got {list(sizes)}; "
+            "[1, 4, 16] is an example"
+        )
+
+
+def spell_sizes(sizes: Sequence[int]) -> str:
+    """Write sizes of blocks in words, for messages."""
+    *others, last = map(str, sizes)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -29,7 +29,7 @@ from seqdiff.denoiser import usual_parameterization
 from seqdiff.experts import ExpertsConfig
 from seqdiff.objectives import BlockNELBO, ContinuousNELBO, Objective, TimeSampler
 from seqdiff.parameterization import Parameterization
-from seqdiff.process import Blockwise, Process, check_block_size
+from seqdiff.process import Blockwise, Process, check_block_size, check_block_sizes
 from seqdiff.run.config_files import (
     check_yaml,
     config_files,
@@ -76,7 +76,9 @@ class RunConfig:
         parameterization: Meaning of the network's outputs; null is the usual one for the process.
         objective: The loss.
         block_size: Tokens of a block for block diffusion, where the process runs on each block
-            given the clean blocks before it; null runs it on whole rows.
+            given the clean blocks before it; null runs it on whole rows. A list trains one network
+            on all these sizes, each for the same number of steps; validation, evaluation and
+            sampling use the largest unless they are given another.
         experts: N-gram tables of the training split, which the denoiser mixes with the predictions
             of the network; null uses none.
         start_from: A run directory or packaged model whose weights the network starts with, of the
@@ -99,7 +101,7 @@ class RunConfig:
     seed: int = 0
     parameterization: Parameterization | None = None
     objective: Objective = field(default_factory=ContinuousNELBO)
-    block_size: int | None = None
+    block_size: int | list[int] | None = None
     experts: ExpertsConfig | None = None
     start_from: Path | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -116,7 +118,7 @@ class RunConfig:
             TypeError: If the backbone is not a ``Backbone``.
             ValueError: If the seed does not fit in 32 bits, a block holds no token, the backbone
                 does not take the labels or signals of the data, a dropout is out of range, or
-                sharded weights would be used in a search.
+                sharded weights or several block sizes would be used in a search.
         """
         if not isinstance(self.backbone, Backbone):
             raise TypeError(
@@ -132,7 +134,15 @@ class RunConfig:
                 raise ValueError(
                     f"RunConfig.{name} must be in [0, 1), got {getattr(self, name)}; 0.1 is usual"
                 )
-        if self.block_size is not None:
+        if isinstance(self.block_size, list):
+            check_block_sizes("RunConfig.block_size", self.block_size)
+            if len(self.block_size) > 1 and self.search_batches is not None:
+                raise ValueError(
+                    "RunConfig.objective.search_batches must be null with several block sizes, "
+                    f"whose intervals differ, got {self.search_batches}; set it to null, or choose "
+                    "one block_size"
+                )
+        elif self.block_size is not None:
             check_block_size("RunConfig", self.block_size)
         if self.data.labels is not None and self.backbone.num_classes is None:
             raise ValueError(

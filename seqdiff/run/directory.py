@@ -182,7 +182,9 @@ def compose(config: RunConfig) -> Denoiser:
                 f"RunConfig.block_size must be null with the process {process.name}, got "
                 f"{config.block_size}; leave block_size out, or choose the absorbing process"
             )
-        process = Blockwise(process, config.block_size)
+        sizes = config.block_size if isinstance(config.block_size, list) else [config.block_size]
+        several = tuple(sorted(sizes)) if len(sizes) > 1 else ()
+        process = Blockwise(process, max(sizes), several)
     if isinstance(process, Gaussian):
         with _apart(config.seed):
             denoiser = GaussianDenoiser(config.backbone, process, config.parameterization)

@@ -20,6 +20,7 @@ EstimatorName = Literal[
     "random-order-chain",
     "importance-weighted-orders",
     "fixed-order",
+    "confident-order",
     "chain-rule",
     "time-integral",
     "discrete-steps",
@@ -41,6 +42,11 @@ class EstimatorOptions:
         steps: Steps of discrete-steps; by default those of training.
         orders: Orders of an estimator by orders, with one network pass per token each; by default
             8, and 12 times 4 for importance-weighted-orders.
+        certainty: Which token confident-order unmasks first: by default confidence, the one with
+            the most likely symbol; margin is the largest gap between two symbols, entropy the
+            lowest entropy. The likelihood is that of the sampler of the same name.
+        tokens_per_step: Tokens that confident-order unmasks at a time; by default 1, which takes a
+            network pass per token, one after the other.
         target_se: Standard error to aim at, in nats. A first stage measures the variance, and a
             second one has the length that the target requires.
         max_nfe: Maximum number of network passes per sequence.
@@ -51,6 +57,8 @@ class EstimatorOptions:
     evaluations: int | None = None
     steps: int | None = None
     orders: int | None = None
+    certainty: Literal["confidence", "margin", "entropy"] | None = None
+    tokens_per_step: int | None = None
     target_se: float | None = None
     max_nfe: int | None = None
 
@@ -82,11 +90,14 @@ def choose_estimator(owner: str, args: EstimatorOptions) -> Estimator:
         ("evaluations", (*BY_MASKS, *BY_TIMES)),
         ("orders", BY_ORDERS),
         ("steps", ("discrete-steps",)),
+        ("certainty", ("confident-order",)),
+        ("tokens_per_step", ("confident-order",)),
     ):
         if getattr(args, flag) is not None and name not in names:
             raise ValueError(
                 f"{owner}.{flag} must go with one of {', '.join(names)}, got it with "
-                f"{args.estimator or 'no --estimator'}; name one, or leave out --{flag}"
+                f"{args.estimator or 'no --estimator'}; name one, or leave out "
+                f"--{flag.replace('_', '-')}"
             )
     from seqdiff import likelihood
 
@@ -101,7 +112,8 @@ def choose_estimator(owner: str, args: EstimatorOptions) -> Estimator:
                 f"{owner}.evaluations must be even and at least 2, got {args.evaluations}; "
                 f"give {max(2, args.evaluations + 1)}"
             )
-    numbers = {k: v for k in ("evaluations", "orders") if (v := getattr(args, k)) is not None}
+    taken = ("evaluations", "orders", "certainty", "tokens_per_step")
+    numbers = {name: value for name in taken if (value := getattr(args, name)) is not None}
     if name == "bernoulli-time":
         return likelihood.BernoulliTime(**numbers, convention=args.convention)
     if args.steps is not None:

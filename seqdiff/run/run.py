@@ -116,6 +116,7 @@ class Run(Trained):
         signal: GivenSignal | None = None,
         guidance: float | None = None,
         stop: str | None = None,
+        block_size: int | None = None,
         extrapolate: bool = False,
         trace: Path | None = None,
         batch_size: int | None = None,
@@ -137,6 +138,7 @@ class Run(Trained):
             guidance: Strength of classifier-free guidance; by default 1, the model's distribution
                 given the label and the signal.
             stop: A symbol that ends a sequence, for runs of block diffusion.
+            block_size: Tokens of a block, for runs of several sizes; see ``in_blocks``.
             extrapolate: Whether sequences may be longer than the rows of training.
             trace: Keep the tokens after every step in this .npz file.
             batch_size: Sequences drawn at a time; chosen by default.
@@ -149,6 +151,7 @@ class Run(Trained):
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
         """
+        run = self.in_blocks(block_size, "sample")
         length = self.usual_length("sample.length") if length is None else length
         check_count("sample.num", num)
         check_count("sample.length", length)
@@ -164,7 +167,7 @@ class Run(Trained):
             check_trace(trace)
             check_room(num, length)
             recorder = Recorder()
-        drawn = self.draw(
+        drawn = run.draw(
             templates,
             seed=seed,
             sampler=self._sampler(sampler, options),
@@ -191,6 +194,7 @@ class Run(Trained):
         label: str | None = None,
         signal: GivenSignal | None = None,
         guidance: float | None = None,
+        block_size: int | None = None,
         extrapolate: bool = False,
         batch_size: int | None = None,
         **options: Any,
@@ -206,6 +210,7 @@ class Run(Trained):
             label: See ``sample``.
             signal: See ``sample``; the number of sequences is that of all templates together.
             guidance: See ``sample``.
+            block_size: See ``sample``.
             extrapolate: See ``sample``.
             batch_size: See ``sample``.
             options: See ``sample``.
@@ -216,6 +221,7 @@ class Run(Trained):
         Raises:
             ValueError: If an argument does not fit the run or the sampler.
         """
+        run = self.in_blocks(block_size, "infill")
         check_count("infill.num", num)
         rows = [templates] if isinstance(templates, str) else templates
         rows = check_strings("infill.templates", rows)
@@ -224,7 +230,7 @@ class Run(Trained):
         for extra in extras:
             extra.check_infill()
         total = len(records.names)
-        return self.draw(
+        return run.draw(
             records,
             seed=seed,
             sampler=self._sampler(sampler, options),
@@ -320,6 +326,7 @@ class Run(Trained):
         names: Sequence[str] | None = None,
         label: str | None = None,
         signal: Mapping[str, float] | None = None,
+        block_size: int | None = None,
         seed: int = 0,
         batch_size: int = 32,
         engine: Engine | None = None,
@@ -333,6 +340,7 @@ class Run(Trained):
             names: Names of strings; by default their numbers from 0.
             label: Class that the scores are conditioned on, for a run with labels.
             signal: Values that the scores are conditioned on, by name, for a run with signals.
+            block_size: Tokens of a block, for runs of several sizes; see ``in_blocks``.
             seed: Seed of the draws.
             batch_size: Rows per network call.
             engine: Where to compute; by default in this process.
@@ -366,7 +374,7 @@ class Run(Trained):
         chosen = EstimatorOptions(**options)
         estimator = choose_estimator("score", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget, owner="score")
-        run = self.condition("score", label, signal)
+        run = self.in_blocks(block_size, "score").condition("score", label, signal)
         if signal is not None:
             warn_of_range(self, fit_signal("score.signal", self, signal, 1))
         estimator = suit("score", estimator, chosen, run)
@@ -385,6 +393,21 @@ class Run(Trained):
             engine=engine,
         )
         return Scores(tuple(found), self.datamodule.token_name, estimator)
+
+    def in_blocks(self, block_size: int | None, command: str = "in_blocks") -> Run:
+        """Return this run with blocks of another size, for every method that uses the model.
+
+        Args:
+            block_size: One of the sizes that the run was trained for (``denoiser.block_sizes``), of
+                which the largest is the default; ``None`` keeps the present one.
+            command: Name of the caller, for messages.
+
+        Raises:
+            ValueError: If the run was not trained for this size; names those that it was.
+        """
+        if block_size is None:
+            return self
+        return replace(self, denoiser=self.denoiser.in_blocks(block_size, command).eval())
 
     def condition(
         self, command: str, label: str | None = None, signal: Mapping[str, float] | None = None
@@ -411,6 +434,7 @@ class Run(Trained):
         *,
         given_labels: bool = False,
         given_signals: bool = False,
+        block_size: int | None = None,
         seed: int = 0,
         **options: Any,
     ) -> Evaluation:
@@ -420,6 +444,7 @@ class Run(Trained):
             split: The split.
             given_labels: Whether each row is evaluated given its label.
             given_signals: Whether each row is evaluated given its signals.
+            block_size: Tokens of a block, for runs of several sizes; see ``in_blocks``.
             seed: Seed of the draws.
             options: Fields of ``EstimatorOptions``, for example ``evaluations=4``.
 
@@ -431,25 +456,26 @@ class Run(Trained):
         chosen = EstimatorOptions(**options)
         estimator = choose_estimator("evaluate", chosen)
         check_budget(estimator, num_tokens=1, **chosen.budget)
-        estimator = suit("evaluate", estimator, chosen, self)
+        run = self.in_blocks(block_size, "evaluate")
+        estimator = suit("evaluate", estimator, chosen, run)
         conditions = Conditions(
             choose_labels("evaluate", self, given=given_labels),
             choose_signals("evaluate", self, given=given_signals),
         )
         ask = partial(
             estimate,
-            *(self, split),
+            *(run, split),
             estimator=estimator,
             seed=seed,
             **chosen.budget,
             conditions=conditions,
         )
         result, parts = ask(), {}
-        if self.denoiser.experts is not None:
+        if run.denoiser.experts is not None:
             for part in PARTS:
-                with self.denoiser.experts.only(part):
+                with run.denoiser.experts.only(part):
                     parts[f"{part} alone"] = ask()
-        return compare(self, split, result, estimator, conditions, parts)
+        return compare(run, split, result, estimator, conditions, parts)
 
     def embed(
         self,

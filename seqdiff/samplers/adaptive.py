@@ -15,26 +15,17 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
+from seqdiff.denoiser import (
+    confidence,
+    even_count,
+    margin,
+    negative_entropy,
+    rank_by_certainty,
+)
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import Decoding
 from seqdiff.samplers.first_hitting import UNMASK_STEPS
 from seqdiff.samplers.protocol import Sampler, option
-
-
-def likelihood(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-    """Certainty as the log-probability of the most likely symbol."""
-    return log_probs.amax(dim=-1)
-
-
-def margin(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-    """Certainty as the gap between the two most likely symbols; 1 if there is a single symbol."""
-    best = log_probs.exp().topk(min(2, log_probs.shape[-1]), dim=-1).values
-    return best[:, 0] - best[:, 1:].sum(dim=-1)
-
-
-def negative_entropy(log_probs: Float64[Tensor, "N K"]) -> Float64[Tensor, " N"]:
-    """Certainty as minus the entropy in nats."""
-    return -torch.special.entr(log_probs.exp()).sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +38,7 @@ class AdaptiveSampler(Decoding, Sampler, ABC):
 
     order_dependent = True
     draws_from = "another"
-    certainty = staticmethod(likelihood)
+    certainty = staticmethod(confidence)
 
     @override
     def fill(self, canvas: Canvas) -> None:
@@ -55,13 +46,8 @@ class AdaptiveSampler(Decoding, Sampler, ABC):
         step = 0
         while bool((masked := canvas.masked).any()):
             log_probs = canvas.log_probs(masked, canvas.time)
-            certainty = torch.full(masked.shape, -torch.inf, dtype=torch.float64).to(masked.device)
-            certainty[masked] = self.certainty(log_probs)
-            order = certainty.argsort(dim=-1, descending=True, stable=True)
-            count = self.count(certainty.gather(-1, order), start, step)
-            rank = torch.empty_like(order).scatter_(
-                -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
-            )
+            certainty, rank = rank_by_certainty(masked, self.certainty(log_probs))
+            count = self.count(certainty, start, step)
             where = masked & (rank < count[:, None])
             self._draw(canvas, where, log_probs[where[masked]])
             canvas.end_step()
@@ -89,8 +75,7 @@ def equal_steps(
     """Count strategy whose steps differ in size by at most one; the first has the largest size."""
     if self.num_steps is None:
         return start.clamp_max(1)
-    steps = start.clamp(1, self.num_steps)
-    return -(-start * (step + 1) // steps) + (-start * step // steps)
+    return even_count(start, start.clamp(1, self.num_steps), step)
 
 
 @dataclass(frozen=True)

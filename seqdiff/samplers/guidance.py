@@ -638,6 +638,12 @@ class BlockClassifierBased(Denoiser):
         self._label, self._signal = denoiser._label, denoiser._signal
 
     @override
+    def in_blocks(self, block_size: int, owner: str = "Denoiser") -> BlockClassifierBased:
+        inner = self.denoiser.in_blocks(block_size, owner)
+        options = {"length": self.length, "gamma": self.gamma, "batch_size": self.batch_size}
+        return BlockClassifierBased(inner, self.classifier, **options).train(self.training)
+
+    @override
     def evaluations(
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Int64[Tensor, " B"]:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from seqdiff.data import SequenceDataModule
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
-from seqdiff.rng import CounterNoise
+from seqdiff.rng import SIZE_STREAM, CounterNoise
 from seqdiff.training.conditions import ConditionDropout
 from seqdiff.training.config import OptimConfig
 from seqdiff.training.optim import (
@@ -39,6 +39,11 @@ class DiffusionModule(LightningModule):
     of one device with the same batch. Accumulated batches have equal weights. Validation always
     estimates the negative log-likelihood, see ``validation_objective``, with the same noise, so
     that its values are comparable over time and between objectives.
+
+    A model of several block sizes trains on one of them in each optimizer step, the same for all
+    devices and accumulated batches: on each size once in as many consecutive steps as there are
+    sizes, in a random order. So it minimises the mean over the sizes. It is validated with the
+    largest size, which is that of the denoiser.
     """
 
     def __init__(
@@ -136,13 +141,25 @@ class DiffusionModule(LightningModule):
         self.check_finite()
         self._seed_dropout(batch)
         batch = self.dropout(batch, self.noise)
-        terms = self.objective.terms(self.denoiser, batch, self.noise)
+        terms = self.objective.terms(self._trained(), batch, self.noise)
         nats = terms.sum()
         totals = self._totals(nats, batch)
         total, count = totals
         self._unchecked = total
         self._log_window(totals)
         return nats * (self.trainer.world_size / count.clamp_min(1)).to(nats.dtype)
+
+    def _trained(self) -> Denoiser:
+        """Return the model of this step, with one of its block sizes if it has several.
+
+        The order is a function of the seed and the step, so that a resumed run draws the same.
+        """
+        sizes, step = self.denoiser.block_sizes, self.global_step
+        if len(sizes) < 2:
+            return self.denoiser
+        cycle = torch.tensor([step // len(sizes)])
+        order = self.noise.uniform(cycle, len(sizes), stream=SIZE_STREAM)[0].argsort()
+        return self.denoiser.in_blocks(sizes[int(order[step % len(sizes)])])
 
     def _log_window(self, totals: Tensor) -> None:
         """Log the mean loss since the last log step.

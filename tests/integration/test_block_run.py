@@ -12,7 +12,9 @@ import yaml
 
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.objectives import WeightedMLM
 from seqdiff.process import Blockwise
+from seqdiff.rng import CounterNoise
 from seqdiff.run import load
 from seqdiff.types import Inputs
 from tests.integration.conftest import write_config
@@ -172,3 +174,107 @@ def test_what_does_not_go_together_is_refused(
         complaint("train", str(config), "--backbone", flag, "--backbone.d_model", "8")
     )
     assert not Path(out).exists() and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_one_run_has_several_sizes(net: str, tmp_path: Path, toy_writer: None, capsys) -> None:
+    """It resumes bit for bit; every command takes a size, by default the largest, a whole row."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    flags = ["--block_size", "[12, 1, 4]", "--optim.schedule", "constant"]
+    flags += ["--objective", "seqdiff.objectives.WeightedMLM", "--trainer.val_check_interval", "8"]
+    for folder, steps in ((whole, 16), (cut, 7)):
+        folder.mkdir()
+        config = write(folder, net)
+        assert main(["train", str(config), *flags, "--trainer.max_steps", str(steps)]) == 0
+    assert main(["train", "--resume", str(cut / "run"), "--trainer.max_steps", "16"]) == 0
+    runs = [load(folder / "run") for folder in (whole, cut)]
+    for name, weight in runs[0].denoiser.state_dict().items():
+        assert torch.equal(weight, runs[1].denoiser.state_dict()[name]), name
+    run = runs[0]
+    assert run.denoiser.block_sizes == (1, 4, 12) and run.denoiser.block_size == 12
+    assert yaml.safe_load((whole / "run" / "run.yaml").read_text())["block_size"] == [12, 1, 4]
+
+    capsys.readouterr()
+    for size, name in (
+        (None, "upper bound, blocks of 12"),
+        (4, "upper bound, blocks of 4"),
+        (1, "exact"),
+    ):
+        options = {} if size is None else {"block_size": size}
+        given = [] if size is None else ["--block-size", str(size)]
+        content = evaluated(whole / "run", tmp_path / "a.json", *given)
+        row = content["rows"][0]
+        assert row["name"].startswith(f"model, {name}")
+        assert run.evaluate(**options).model.nats_per_token == row["nats_per_token"]
+        strings = run.sample(2, length=10, seed=3, **options)
+        out = tmp_path / f"{size}.ring"
+        assert (
+            main(
+                [
+                    "sample",
+                    str(whole / "run"),
+                    "--num=2",
+                    "--length=10",
+                    "--seed=3",
+                    f"--out={out}",
+                    *given,
+                ]
+            )
+            == 0
+        )
+        assert all(string in out.read_text() for string in strings)
+        scored = run.score(strings, **options)
+        assert scored.estimator.quantity.startswith(name)
+        assert run.infill(strings, **options) == strings
+    last = rows(whole / "run", "val/nats_per_token")[-1]
+    for size in (1, 4, 12):
+        model, total, count = run.denoiser.in_blocks(size), 0.0, 0
+        for batch in run.datamodule.evaluation_loader("valid"):
+            with torch.no_grad():
+                total += float(WeightedMLM().terms(model, batch, CounterNoise(0)).sum())
+            count += int(batch.loss_mask.sum())
+        assert (abs(total / count - last) < 1e-5) == (size == 12), "validated with the largest"
+
+    for command in (
+        ["evaluate"],
+        ["sample", "--num=1", "--length=4", "--seed=1"],
+        ["score", str(out)],
+    ):
+        assert main([command[0], str(whole / "run"), *command[1:], "--block-size", "3"]) == 2
+        said = capsys.readouterr().err
+        assert f"{command[0]}.block_size must be 1, 4 or 12, which the network was trained" in said
+    with pytest.raises(ValueError, match=r"infill.block_size must be 1, 4 or 12, .* got 3; choose"):
+        run.infill("a", block_size=3)
+
+
+def test_several_sizes_that_cannot_be_trained_are_refused(tmp_path: Path, capsys) -> None:
+    config = write(tmp_path, "transformer")
+    for value, said in (
+        ("[]", "RunConfig.block_size must hold different integers of at least 1, got []"),
+        ("[2, 2]", "RunConfig.block_size must hold different integers of at least 1, got [2, 2]"),
+        ("[0, 4]", "RunConfig.block_size must hold different integers of at least 1, got [0, 4]"),
+        ("[a]", "block_size must be an integer or a list of integers in brackets, got"),
+    ):
+        assert main(["train", str(config), "--block_size", value]) == 2
+        assert said in capsys.readouterr().err
+    search = ["--objective.init_args.search_batches", "4"]
+    assert main(["train", str(config), "--block_size", "[1, 4]", *search]) == 2
+    assert "search_batches must be null with several block sizes" in capsys.readouterr().err
+    uniform = ["--process", "seqdiff.process.Uniform", "--block_size", "[1, 4]"]
+    assert main(["train", str(config), *uniform]) == 2
+    assert "RunConfig.block_size must be null with the process uniform" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_list_of_one_size_is_that_size(tmp_path: Path) -> None:
+    """The weights are equal to the last bit."""
+    found = []
+    for value in ("4", "[4]"):
+        folder = tmp_path / value
+        folder.mkdir()
+        config = write(folder, "transformer")
+        assert main(["train", str(config), "--block_size", value, "--trainer.max_steps", "3"]) == 0
+        found.append(load(folder / "run").denoiser)
+    assert found[0].process == found[1].process
+    for name, weight in found[0].state_dict().items():
+        assert torch.equal(weight, found[1].state_dict()[name]), name

@@ -20,7 +20,7 @@ def test_names_on_the_command_line_are_those_of_the_classes() -> None:
     # SmallK estimates differences of likelihoods only.
     kinds = [kind for kind in kinds if not isabstract(kind) and kind not in (BlockBound, SmallK)]
     assert sorted(get_args(estimators.EstimatorName)) == sorted(kind.name for kind in kinds)
-    assert len(kinds) == 10
+    assert len(kinds) == 11
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,12 @@ def test_names_on_the_command_line_are_those_of_the_classes() -> None:
         ((), "model, upper bound", "stratified-k", "exact"),
         (("--convention", "mdlm"), "model, as published, not a bound", "bernoulli-time", "mdlm"),
         (("--estimator", "fixed-order"), "model, exact, left to right", "fixed-order", "exact"),
+        (
+            ("--estimator", "confident-order", "--certainty", "margin"),
+            "model, exact, by margin",
+            "confident-order",
+            "exact",
+        ),
         (
             ("--estimator", "importance-weighted-orders", "--orders", "3"),
             "model, upper bound, 3 orders",

@@ -189,6 +189,15 @@ def test_dna_is_not_scored_by_a_model_of_something_else(
             "time-integral, discrete-steps, gaussian-integral, got it with fixed-order",
         ),
         (
+            ("--tokens-per-step", "2"),
+            "score.tokens_per_step must go with one of confident-order, got it with no "
+            "--estimator; name one, or leave out --tokens-per-step",
+        ),
+        (
+            ("--estimator", "confident-order", "--tokens-per-step", "0"),
+            "ConfidentOrder.tokens_per_step must be at least 1, got 0",
+        ),
+        (
             ("--estimator", "exact-k", "--convention", "mdlm"),
             "score.convention mdlm must go with the estimator bernoulli-time",
         ),

@@ -136,6 +136,7 @@ ESTIMATED: dict[str, set[str]] = {
     "random-order-chain": {"subs"},
     "importance-weighted-orders": {"subs"},
     "fixed-order": {"subs"},
+    "confident-order": {"subs"},
     "block-bound": {"blocks"},
     "chain-rule": {"left to right"},
     "time-integral": {"subs", *PREDICTED, *SCORED, *LEARNED, "by context"},

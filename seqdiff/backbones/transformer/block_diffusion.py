@@ -400,7 +400,7 @@ def _compiled_flex() -> Callable[..., object]:
     return torch.compile(flex_attention)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)  # one for every block size of a network, and for every length
 def _flex_mask(
     length: int, block_size: int, device: torch.device, padding: Tensor | None
 ) -> BlockMask:
