@@ -188,13 +188,14 @@ class QKNorm(Transformer):
         super().__init__(d_model, n_layer, n_heads, **sizes)
         for block in self.blocks:
             block.__class__ = _NormedBlock
+            assert isinstance(block, _NormedBlock)
             block.scale = nn.Parameter(torch.ones(()))
 
 
 class _ValueBlock(AdaptiveBlock):
     """Adds the values of the first layer, see ``ValueResidual``."""
 
-    mix: nn.Parameter
+    mix: nn.Parameter | None
     shared: dict[str, Tensor]
 
     @override
@@ -222,5 +223,6 @@ class ValueResidual(Transformer):
         shared: dict[str, Tensor] = {}
         for number, block in enumerate(self.blocks):
             block.__class__ = _ValueBlock
+            assert isinstance(block, _ValueBlock)
             block.shared = shared
             block.mix = nn.Parameter(torch.full((), 0.5)) if number else None

@@ -149,7 +149,7 @@ def _flags(keys: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _value(parsed: Mapping[str, Any], key: str) -> Any:
+def _value(parsed: Any, key: str) -> Any:
     for part in key.split("."):
         parsed = parsed.get("init_args", parsed) if part not in parsed else parsed
         parsed = parsed[part]
@@ -194,7 +194,8 @@ def _evaluate(entry: Entry, out: Path) -> None:
         )
         return np.asarray(found.nats), np.asarray(found.num_tokens)
 
-    arrays = dict(zip(("nats", "tokens"), nats(), strict=True))
+    found, tokens = nats()
+    arrays: dict[str, np.ndarray] = {"nats": found, "tokens": tokens}
     experts = trained.denoiser.experts
     if experts is not None:
         for part in ("network", "experts"):
@@ -246,13 +247,12 @@ def plot(path: Path, curves: Mapping[str, list[tuple[float, float, float]]], uni
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     scale = 1 / math.log(2) if unit == "bits" else 1.0
-    for axes, place, label in zip(
-        figure.subplots(1, 2), (0, 1), ("tokens", "seconds"), strict=True
-    ):
+    first, second = figure.subplots(1, 2)
+    for axes, place, label in ((first, 0, "tokens"), (second, 1, "seconds")):
         for name, points in curves.items():
             axes.plot([p[place] for p in points], [p[2] * scale for p in points], label=name)
         axes.set(xlabel=label, ylabel=f"validation bound, {unit} per token")
-    axes.legend(fontsize=6)
+    first.legend(fontsize=6)
     figure.savefig(path)
 
 

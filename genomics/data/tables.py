@@ -199,7 +199,7 @@ class TableDataModule(SequenceDataModule):
         self._tracks = signal_tracks
         self.length = self.context_length = length
         self.reverse_complement = reverse_complement
-        self.complement = tuple(self.tokenizer.complement) if reverse_complement else None
+        self.complement = tuple(DNATokenizer().complement) if reverse_complement else None
         self._datasets: dict[Split, TableDataset] = {}
 
     def found(self) -> dict[str, object]:

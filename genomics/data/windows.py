@@ -241,7 +241,7 @@ class WindowDataModule(SequenceDataModule):
         self.fasta = fasta
         self.length = self.context_length = length
         self.reverse_complement = reverse_complement
-        self.complement = tuple(self.tokenizer.complement) if reverse_complement else None
+        self.complement = tuple(DNATokenizer().complement) if reverse_complement else None
         self.tracks = dict(tracks or {})
         self.signals = list(self.tracks) or None
         self.signal_tracks = bool(self.tracks)

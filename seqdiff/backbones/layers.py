@@ -218,7 +218,7 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
     return parameter
 
 
-def exempt_from_muon(*parameters: nn.Parameter) -> None:
+def exempt_from_muon(*parameters: Tensor) -> None:
     """Let AdamW train matrices that are not of a layer's main path even if Muon trains others.
 
     Args:

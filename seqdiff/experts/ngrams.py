@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -152,7 +153,7 @@ class NGramTable:
                 "choose a smaller order"
             )
         counts: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(order + 1)]
-        samples: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        samples: list[tuple[np.ndarray, ...]] = []
         for number, blocks in enumerate(parts):
             tally = [_Tally(vocab_size ** (k + 1)) for k in range(order + 1)]
             for tokens, known in blocks:
@@ -198,14 +199,13 @@ class NGramTable:
             same = follower == token[found][row]
             followed = zeros.index_add(0, row[same], count[same].double())
             distinct = zeros.index_add(0, row, (count > 0).double())
-            best = torch.tensor(-torch.inf, dtype=torch.float64)
+            lower, best = probs[found], -math.inf
+            chosen.append(pairs[0])
             for d, m in pairs:
-                higher = (followed - d).clamp_min(0) + (m + d * distinct) * probs[found]
-                likelihood = (higher / (seen + m)).log().sum()
+                higher = (followed - d).clamp_min(0) + (m + d * distinct) * lower
+                likelihood = float((higher / (seen + m)).log().sum())
                 if likelihood > best:
-                    best, pair, kept = likelihood, (d, m), higher / (seen + m)
-            chosen.append(pair)
-            probs[found] = kept
+                    best, chosen[-1], probs[found] = likelihood, (d, m), higher / (seen + m)
         discounts, concentrations = zip(*chosen, strict=True)
         self.discounts, self.concentrations = tuple(discounts), tuple(concentrations)
 

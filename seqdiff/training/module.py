@@ -6,7 +6,7 @@ import math
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -125,9 +125,11 @@ class DiffusionModule(LightningModule):
         A checkpoint holds the fraction of the time that it was set by, so that a resumed run starts
         with the same learning rate.
         """
-        timer = next((c for c in self.trainer.callbacks if isinstance(c, Timer)), None)
-        if timer is not None and timer.time_remaining() is not None:
-            spent, left = timer.time_elapsed(), timer.time_remaining()
+        callbacks: list[Callback] = getattr(self.trainer, "callbacks", [])
+        timer = next((c for c in callbacks if isinstance(c, Timer)), None)
+        left = None if timer is None else timer.time_remaining()
+        if timer is not None and left is not None:
+            spent = timer.time_elapsed()
             fraction = self.trainer.strategy.broadcast(spent / max(spent + left, 1e-9))
             self._time_fraction = min(1.0, fraction)
         scheduler.step()
@@ -188,7 +190,9 @@ class DiffusionModule(LightningModule):
         window = checkpoint["log_window"]
         assert isinstance(window, dict)
         self._window, self._window_start = window["totals"], window["start"]
-        self._time_fraction = float(checkpoint.get("time_fraction", 0.0))
+        fraction = checkpoint.get("time_fraction", 0.0)
+        assert isinstance(fraction, float)
+        self._time_fraction = fraction
 
     def _seed_dropout(self, batch: Batch) -> None:
         """Seed dropout by the position in the stream, so that a resumed run draws the same."""
