@@ -117,6 +117,17 @@ def test_a_run_goes_on_with_another_number_of_devices(
     _assert_same_run(straight, run)
 
 
+@pytest.mark.slow
+def test_all_devices_train_the_same_block_size(config: Path, tmp_path: Path) -> None:
+    """Two cycles of three sizes: with sizes that differ between devices the weights would too."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    sizes = ["--block_size=[1,4,12]", "--objective=seqdiff.objectives.WeightedMLM"]
+    flags = [str(config), *ELASTIC, *sizes, "--trainer.max_steps=6"]
+    _train(*flags, f"--output={one}")
+    _train(*flags, f"--output={two}", devices=2)
+    _assert_same_run(one, two)
+
+
 NETS = {
     "Transformer": ELASTIC[4:],
     "AutoregressiveTransformer": ["--preset=ar", "--backbone.dropout=0", *ELASTIC[6:9]],
