@@ -525,7 +525,7 @@ def test_objectives_that_would_not_train_the_powers_are_errors() -> None:
     TokenScheduleNELBO().check(model)
     ContinuousNELBO().check(fixed)
     assert validation_objective(TokenScheduleNELBO(), model) == ContinuousNELBO(Sobol())
-    with pytest.raises(ValueError, match="got tweedie; choose from ancestral, .*tau_leaping"):
+    with pytest.raises(ValueError, match=r"got tweedie; choose from ancestral, .*tau_leaping"):
         TweedieSampler().check_fit(model)
 
 
