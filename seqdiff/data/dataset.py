@@ -20,6 +20,7 @@ SPLITS: tuple[Split, Split, Split] = ("train", "valid", "test")
 # Positions whose noise is drawn at once: a pass over 4,096 costs hardly more than one over 8.
 _NOISE_PAGE = 4096
 _STATISTICS_VALUES = 1 << 20  # values of signals that are read at once
+_LARGEST_SIGNAL = 1e9  # as of weights, among which the statistics are saved
 
 
 Signals = Float32[np.ndarray, "B S"] | Float32[np.ndarray, "B L S"]
@@ -153,7 +154,7 @@ def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalS
         names: Names of the signals, for messages.
 
     Raises:
-        ValueError: If a signal has no value, an infinite one, or the same one everywhere.
+        ValueError: If a signal has no value, the same one everywhere, or one beyond 1e9.
     """
     count = mean = square = np.zeros(len(names))  # ``square`` is about the mean
     low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
@@ -175,6 +176,11 @@ def signal_statistics(dataset: SequenceDataset, names: Sequence[str]) -> SignalS
             raise ValueError(
                 f"data.signals must be finite, got values from {least:g} to {most:g} of {name!r}; "
                 "leave unknown values empty"
+            )
+        if least <= most and max(-least, most) > _LARGEST_SIGNAL:
+            raise ValueError(
+                "data.signals must be between -1e9 and 1e9, got values from "
+                f"{least:g} to {most:g} of {name!r}; divide them, or take logarithms"
             )
     for name, number, least, most in table:
         if not number or least == most:

@@ -708,6 +708,7 @@ def test_values_at_padding_do_not_count() -> None:
         ([np.nan] * 3, "must vary over the training rows, got no value of 'b'; drop the signal"),
         ([1.0, np.inf, 2.0], "must be finite, got values from 1 to inf of 'b'; leave unknown"),
         ([2.0, np.nan, -np.inf], "must be finite, got values from -inf to 2 of 'b'; leave unk"),
+        ([-2e9, 0.0, 1.0], "must be between -1e9 and 1e9, got values from -2e.09 to 1 of 'b'"),
         ([np.inf] * 3, "must be finite, got values from inf to inf of 'b'; leave unknown"),
     ],
 )
