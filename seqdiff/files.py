@@ -487,10 +487,11 @@ def content_digest(
         if known == [str(part) for part in key]:
             return digest
     hashed, done = hashlib.blake2b(), 0
+    buffer = memoryview(bytearray(_CHUNK))
     with path.open("rb", buffering=0) as stream:
-        while chunk := stream.read(_CHUNK):
-            hashed.update(chunk)
-            done += len(chunk)
+        while size := stream.readinto(buffer):
+            hashed.update(buffer[:size])
+            done += size
             if on_progress is not None:
                 on_progress(done)
     digest = hashed.hexdigest()[:40]

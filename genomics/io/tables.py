@@ -185,9 +185,9 @@ def _read_file(path: Path) -> pd.DataFrame:
             f"{path}: the file name must end in .csv, .tsv, .txt or .parquet, or in .gz after one "
             "of the first three, or in .h5, .hdf5 or .npz; rename it"
         )
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
     try:
-        if path.suffix == ".parquet":
-            return _read_parquet(path)
         found = pd.read_csv(
             path,
             sep=_SEPARATORS[plain.suffix],
@@ -198,9 +198,8 @@ def _read_file(path: Path) -> pd.DataFrame:
         )
     except pd.errors.EmptyDataError:
         raise ValueError(f"{path}: must hold a table, got an empty file; add a header") from None
-    except (OSError, EOFError, ValueError, ImportError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path}: must be a table, got: {said}; write it again") from error
+    except (OSError, EOFError, ValueError) as error:
+        raise _no_table(path, error) from error
     if not isinstance(found.index, pd.RangeIndex):
         raise ValueError(f"{path}: row 2 must not have more cells than the header; correct it")
     return found.loc[(found != "").any(axis=1)]
@@ -210,10 +209,15 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     parquet = require_extra("pyarrow.parquet", "genomics.io.tables", "parquet")
     arrow = require_extra("pyarrow", "genomics.io.tables", "parquet")
     try:
-        # Without the metadata of pandas, which may be damaged, an index is a column like any other.
+        # Metadata of pandas may be damaged; without them an index is a column like any other.
         return parquet.read_table(path).to_pandas(ignore_metadata=True)
-    except arrow.ArrowException as error:
-        raise ValueError(str(error)) from error
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise _no_table(path, error) from error
+
+
+def _no_table(path: Path, error: Exception) -> ValueError:
+    said = " ".join(str(error).split())
+    return ValueError(f"{path}: must be a table, got: {said}; write it again")
 
 
 def _check_signals(signals: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Tables of sequences with measured values: reading, splits, rows and errors."""
 
 import gzip
+import sys
 import zipfile
 from pathlib import Path
 
@@ -137,6 +138,13 @@ def test_the_metadata_of_pandas_is_not_read(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "t.parquet")
     pq.write_table(table.replace_schema_metadata({"pandas": "{}"}), tmp_path / "t.parquet")
     assert read_table(tmp_path / "t.parquet", name="id").names == ["a", "b"]
+
+
+def test_parquet_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pd.DataFrame({"sequence": ["AC"]}).to_parquet(tmp_path / "t.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ValueError, match=r"^genomics.io.tables must have the package pyarrow, got"):
+        read_table(tmp_path / "t.parquet")
 
 
 def test_another_column_named_split_is_not_used(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_killed_worker_is_replaced(world: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_a_killed_command_continues(world: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "a.tsv"
     with started(world, out) as process:

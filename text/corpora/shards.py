@@ -135,7 +135,8 @@ class TokenStore:
         self._map = lru_cache(_OPEN)(lambda number: shards[number].map())
         lengths = np.concatenate([np.zeros(0, np.int64), *(shard.lengths for shard in shards)])
         hashes = np.concatenate([np.zeros(0, np.uint64), *(shard.hashes for shard in shards)])
-        self.lengths, self.hashes = lengths.astype(np.int64), hashes.astype(np.uint64)
+        self.lengths = lengths.astype(np.int64, copy=False)
+        self.hashes = hashes.astype(np.uint64, copy=False)
         owner = np.repeat(np.arange(len(shards)), [len(shard.lengths) for shard in shards])
         before = np.cumsum([0, *(int(shard.lengths.sum()) for shard in shards)])[owner]
         self._shard = owner.astype(np.int32)
