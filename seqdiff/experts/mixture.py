@@ -63,8 +63,7 @@ class NGramExperts(nn.Module):
     the order. The gates ``left`` and ``right`` start at 1: together with a network of small
     outputs, training starts near the product of the two experts, which is what Bayes' rule gives
     for contexts that are independent given the token. The distribution depends on visible tokens
-    only, so all bounds and
-    samplers of the network hold for the mixture.
+    only, so all bounds and samplers of the network hold for the mixture.
 
     Attributes:
         vocab_size: K.
@@ -197,7 +196,6 @@ class NGramExperts(nn.Module):
             forward, backward = self._tables
             steps = torch.arange(1, self.order + 1, device=tokens.device)
             base = forward.probs(steps.new_zeros(len(b), 0), torch.zeros_like(b), part).log()
-            source = tokens
             before = i[:, None] - steps
             found = tokens[b[:, None], before.clamp_min(0)]
             if context == "block" and clean is not None:
@@ -209,7 +207,7 @@ class NGramExperts(nn.Module):
                 inside = after < tokens.shape[1]
                 if context == "block":
                     inside &= after // block_size == i[:, None] // block_size
-                found = source[b[:, None], after.clamp_max(tokens.shape[1] - 1)]
+                found = tokens[b[:, None], after.clamp_max(tokens.shape[1] - 1)]
                 if self.complement is not None:
                     found = self._complements(found)
                 probs, run = self._side(backward, found, inside, part)

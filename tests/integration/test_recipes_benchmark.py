@@ -124,6 +124,20 @@ def test_a_race(world: Path, tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().out.count(": kept") == 3
 
 
+@pytest.mark.slow
+def test_every_recipe_is_a_configuration() -> None:
+    content = yaml.safe_load(recipes.RECIPES.read_text())
+    budget = recipes.Budget(1e6, None)
+    for name, settings in content["recipes"].items():
+        for task in settings.get("tasks", content["tasks"]):
+            of_task = (task, content["tasks"][task])
+            entry = recipes.Entry(of_task, (name, settings), 0, budget, 8, 2, Path("unused"))
+            stages = settings.get("stages", [{"fraction": 1.0}])
+            assert sum(stage["fraction"] for stage in stages) == pytest.approx(1)
+            for stage in stages:
+                assert recipes.flags_of(entry, stage, budget)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
