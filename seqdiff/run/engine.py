@@ -313,8 +313,6 @@ class RayEngine(Engine):
                         crew.wait()
                     yield _read(self.path(first))
                     first += 1
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("to continue, repeat the command") from None
             finally:
                 crew.stop()
 
@@ -384,11 +382,17 @@ class RayEngine(Engine):
         return ray, workers
 
     def __exit__(self, *error: object) -> None:
-        """Disconnect from Ray; after success remove the finished shards."""
+        """Disconnect from Ray; after success remove the finished shards.
+
+        Raises:
+            KeyboardInterrupt: With a hint, after an interruption.
+        """
         if self._owns_ray:
             require_extra("ray", self.command, "ray").shutdown()
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, self._on_term)
+        if error[0] is KeyboardInterrupt:
+            raise KeyboardInterrupt("to continue, repeat the command") from None
         if error[0] is None and self.folder.is_dir():
             shutil.rmtree(self.folder)
 

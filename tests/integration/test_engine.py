@@ -76,6 +76,17 @@ def times(folder: Path) -> list[int]:
     return [len(log.read_text().splitlines()) if log.exists() else 0 for log in logs]
 
 
+def test_an_interruption_between_shards_says_how_to_continue(tmp_path: Path) -> None:
+    """A signal may come while the command writes the result of a shard."""
+    (tmp_path / "out.shards").mkdir()
+    with (
+        pytest.raises(KeyboardInterrupt, match="^to continue, repeat the command$"),
+        ray_engine(tmp_path / "out.shards"),
+    ):
+        raise KeyboardInterrupt
+    assert (tmp_path / "out.shards").is_dir(), "finished shards are kept"
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost_or_doubled(
     cluster: None, tmp_path: Path
