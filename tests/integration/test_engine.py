@@ -80,7 +80,7 @@ def test_an_interruption_between_shards_says_how_to_continue(tmp_path: Path) -> 
     """A signal may come while the command writes the result of a shard."""
     (tmp_path / "out.shards").mkdir()
     with (
-        pytest.raises(KeyboardInterrupt, match="^to continue, repeat the command$"),
+        pytest.raises(KeyboardInterrupt, match=r"^to continue, repeat the command$"),
         ray_engine(tmp_path / "out.shards"),
     ):
         raise KeyboardInterrupt
