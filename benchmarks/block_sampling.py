@@ -73,7 +73,8 @@ class Recomputing(Denoiser):
     ) -> Prefix:
         """Start with no tokens kept."""
         assert isinstance(self.backbone, Transformer)
-        nothing = torch.empty((batch_size, 0), dtype=torch.int64)
+        device = next(self.parameters()).device
+        nothing = torch.empty((batch_size, 0), dtype=torch.int64, device=device)
         return Prefix(self, TokensOnly(self.backbone, self.block_size, nothing))
 
 
@@ -130,15 +131,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--width", type=positive, default=256, help="of the network")
     parser.add_argument("--layers", type=positive, default=4, help="of the network")
     parser.add_argument("--heads", type=positive, default=4, help="of the network")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        refuse("block_sampling: --device cuda needs a CUDA device, and PyTorch sees none")
     part = options.length // options.places
     if part < 2 * max(SIZES):
         refuse(
             f"block_sampling.length must hold {2 * max(SIZES)} tokens for each of the "
             f"{options.places} places, got {options.length}; raise it"
         )
-    described = begin()
+    described = begin(options.device)
     network = make_network((options.width, options.layers, options.heads), options.length)
+    network.to(options.device)
     results: list[dict[str, object]] = []
     rows: list[tuple[str, ...]] = []
     for size in SIZES:

@@ -3,13 +3,15 @@
 A step is forward, bound, backward and AdamW on one batch. On the CPU the other side runs mambapy's
 Mamba layer on the row and on the reversed row. ``--device cuda`` compares our layer with the Triton
 kernels, our layer with mamba_ssm's scan, and two ``mamba_ssm.Mamba`` layers. All sides start from
-the same weights, and their losses and gradients are compared before anything is timed. Run ``python
--m benchmarks.caduceus_step``.
+the same weights, and their losses and gradients are compared before anything is timed. ``--sides``
+also takes ``ssd``, the network of the same width with the mixer of Mamba-2, which is another model.
+Run ``python -m benchmarks.caduceus_step``.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -33,6 +35,7 @@ from benchmarks.profiling import copy_bandwidth, least_bytes, profile_step
 from benchmarks.training_step import TrainingStep, make_network
 from benchmarks.two_pass import mamba_ssm_layer, mambapy_layer, two_pass_twin
 from seqdiff.backbones import Caduceus
+from seqdiff.backbones.mamba import Mixer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CUDA_BATCH_TOKENS = 1 << 17
@@ -64,21 +67,25 @@ SHAPES = {
 }
 
 
-def _ours(backend: str) -> Callable[[Shape], Caduceus]:
-    return lambda s: make_network(s.d_model, s.n_layer, backend=backend)
+def _ours(backend: str, mixer: Mixer = "mamba") -> Callable[[Shape], Caduceus]:
+    return lambda s: make_network(s.d_model, s.n_layer, backend=backend, mixer=mixer)
 
 
 SIDES: dict[str, dict[str, Callable[[Shape], Caduceus]]] = {
     "cpu": {
         "ours": _ours("auto"),
         "two-pass": lambda s: two_pass_twin(_ours("auto")(s), mambapy_layer),
+        "ssd": _ours("auto", "ssd"),
     },
     "cuda": {
         "triton": _ours("triton"),
         "mamba_ssm": _ours("mamba_ssm"),
         "two-pass": lambda s: two_pass_twin(_ours("auto")(s), mamba_ssm_layer),
+        "ssd": _ours("auto", "ssd"),
     },
 }
+OTHER_NETWORK = "ssd"
+"""The side that is another network, of the same size; its results are not compared."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +215,9 @@ def check(steps: dict[str, TrainingStep], at: Shape, options: Namespace) -> dict
         )
     numbers = steps[names[0]].numbers()
     for name in names[1:]:
+        if name == OTHER_NETWORK:
+            gaps[name] = math.nan
+            continue
         what = f"{at}, {names[0]} and {name}"
         theirs = steps[name].numbers()
         gaps[name] = require_same(what, numbers, theirs, tolerance(options.dtype, at.length))
@@ -229,7 +239,7 @@ def read_options(arguments: list[str] | None) -> Namespace:
     )
     options = parser.parse_args(arguments)
     known = SIDES[options.device]
-    options.sides = options.sides or list(known)
+    options.sides = options.sides or [side for side in known if side != OTHER_NETWORK]
     options.shape = options.shape or SHAPES[options.device]
     unknown = [side for side in options.sides if side not in known]
     if unknown:

@@ -56,16 +56,17 @@ def interleave(sides: Sequence[Side], pairs: int, device: str = "cpu") -> Second
         side.work()
     for pair in range(pairs):
         for side in reversed(sides) if pair % 2 else sides:
-            _wait(device)
+            wait(device)
             start = time.perf_counter()
             for _ in range(side.calls):
                 side.work()
-            _wait(device)
+            wait(device)
             measured[side.name].append((time.perf_counter() - start) / side.calls)
     return measured
 
 
-def _wait(device: str) -> None:
+def wait(device: str) -> None:
+    """Wait until a CUDA device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 

@@ -1,9 +1,9 @@
-"""The CPU scan compared with mambapy's parallel scan: ``python -m benchmarks.scan``.
+"""The scan compared with mambapy's parallel scan, or on CUDA with the kernel of mamba_ssm.
 
 Both sides compute ``y = C h + D u`` from the same u, delta, A, B, C and D, and their outputs and
 gradients are compared before anything is timed. The scan is timed with adjacent channels of u and
 delta in memory (``channels_last``), as in our layers, and with adjacent positions
-(``channels_first``).
+(``channels_first``), which mamba_ssm needs. Run ``python -m benchmarks.scan``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from mambapy.pscan import pscan
 from torch import Tensor
 
 from benchmarks.common import (
@@ -23,6 +22,7 @@ from benchmarks.common import (
     make_parser,
     positive,
     print_table,
+    refuse,
     require_same,
     write_json,
 )
@@ -45,13 +45,22 @@ def inputs(batch: int, channels: int, length: int, states: int) -> Inputs:
 
 def our_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """Run the scan that is measured."""
-    out = selective_scan(u, delta, A, B, C, D)
+    out = selective_scan(u, delta, A, B, C, D, backend="triton" if u.is_cuda else "cpu")
     assert isinstance(out, Tensor)  # the last state was not requested
+    return out
+
+
+def mamba_ssm_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    """Compute the same with mamba_ssm's kernel."""
+    out = selective_scan(u, delta, A, B, C, D, backend="mamba_ssm")
+    assert isinstance(out, Tensor)
     return out
 
 
 def parallel_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """Compute the same with mambapy.pscan, whose layout is (B, L, D, N)."""
+    from mambapy.pscan import pscan
+
     step = delta.mT[..., None]
     states = pscan(torch.exp(step * A), step * B.mT[:, :, None] * u.mT[..., None])
     assert isinstance(states, Tensor)
@@ -97,20 +106,26 @@ class Row:
 def compare(values: Inputs, pairs: int) -> list[Row]:
     """Return the times of both sides and their ratio, by pass and layout."""
     rows = []
+    device = values[0].device.type
+    other, their_scan, repeats = {
+        "cpu": ("mambapy", parallel_scan, 1),
+        "cuda": ("mamba_ssm", mamba_ssm_scan, 10),
+    }[device]
     layouts = {"channels_last": values, "channels_first": tuple(v.contiguous() for v in values)}
     for name, work in (("forward", forward), ("forward+backward", forward_backward)):
-        theirs = work(parallel_scan, values)
+        their_values = values if device == "cpu" else layouts["channels_first"]
+        theirs = work(their_scan, their_values)
         gap = max(
             require_same(f"{name}, {layout}", work(our_scan, v), theirs, TOLERANCE)
             for layout, v in layouts.items()
         )
-        sides = [Side("mambapy", lambda w=work: w(parallel_scan, values))]
+        sides = [Side(other, lambda w=work, v=their_values: w(their_scan, v), calls=repeats)]
         sides += [
             Side(layout, lambda w=work, v=v: w(our_scan, v), calls=10)
             for layout, v in layouts.items()
         ]
-        seconds = interleave(sides, pairs)
-        rows += [Row(name, k, gap, Ratio(seconds[k], seconds["mambapy"])) for k in layouts]
+        seconds = interleave(sides, pairs, device)
+        rows += [Row(name, k, gap, Ratio(seconds[k], seconds[other])) for k in layouts]
     return rows
 
 
@@ -119,13 +134,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser(__doc__)
     for name, default in (("batch", 4), ("channels", 256), ("length", 1024), ("states", 16)):
         parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        refuse("scan: --device cuda needs a CUDA device, and PyTorch sees none")
     shape = {name: getattr(options, name) for name in ("batch", "channels", "length", "states")}
-    described = begin()
+    described = begin(options.device)
     print("float32,", ", ".join(f"{k} {v}" for k, v in shape.items()))
-    rows = compare(inputs(**shape), options.pairs)
+    rows = compare(tuple(v.to(options.device) for v in inputs(**shape)), options.pairs)
+    other = "mambapy" if options.device == "cpu" else "mamba_ssm"
     print_table(
-        ("pass", "layout", "ours ms", "mambapy ms", "ratio (over pairs)", "gap"),
+        ("pass", "layout", "ours ms", f"{other} ms", "ratio (over pairs)", "gap"),
         [row.cells() for row in rows],
     )
     settings = {**shape, "pairs": options.pairs}

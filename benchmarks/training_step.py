@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from benchmarks.two_pass import our_name
 from seqdiff.backbones import Caduceus
+from seqdiff.backbones.mamba import Mixer
 from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
 from seqdiff.training import OptimConfig, build_optimizer, decay_groups
@@ -15,11 +16,18 @@ from seqdiff.types import Inputs
 SYMBOLS = 4
 
 
-def make_network(d_model: int, n_layer: int, *, backend: str = "auto") -> Caduceus:
+def make_network(
+    d_model: int, n_layer: int, *, backend: str = "auto", mixer: Mixer = "mamba"
+) -> Caduceus:
     """Return Caduceus-Ph for four bases and the mask, with the same weights at every call."""
     torch.manual_seed(0)
     return Caduceus(
-        d_model, n_layer, num_embeddings=SYMBOLS + 1, num_logits=SYMBOLS, backend=backend
+        d_model,
+        n_layer,
+        num_embeddings=SYMBOLS + 1,
+        num_logits=SYMBOLS,
+        backend=backend,
+        mixer=mixer,
     )
 
 
