@@ -140,6 +140,13 @@ class NGramExperts(nn.Module):
                 f"{len(self._state) / 2**20:.0f} MB with order {self.order}; choose a smaller order"
             )
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NGramExperts:
+        """Move the tables too when the module moves to another device."""
+        super()._apply(fn, recurse)
+        if self._tables is not None and self._tables[0].device != self.left.device:
+            self._set(*self._tables)
+        return self
+
     def _set(self, forward: NGramTable, backward: NGramTable) -> None:
         device = self.left.device
         moved = forward.to(device)

@@ -242,6 +242,11 @@ class NGramTable:
             alive = alive[seen > 0]
         return probs
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the counts."""
+        return self._levels[0].counts.device
+
     def to(self, device: torch.device | str) -> NGramTable:
         """Copy to a device."""
         levels = [level.to(device) for level in self._levels]

@@ -159,6 +159,13 @@ def test_tables_survive_saving() -> None:
     assert torch.equal(other.get_extra_state(), experts.get_extra_state())
 
 
+@pytest.mark.parametrize("complement", [False, True])
+def test_tables_follow_the_module_to_another_device(complement: bool) -> None:
+    experts = count(some_rows(20), complement=complement).to("meta")
+    assert all(table.device == torch.device("meta") for table in tables(experts))
+    assert (tables(experts)[0] is tables(experts)[1]) == complement
+
+
 def test_damaged_tables_are_found_or_the_same() -> None:
     """A zip file has bytes without effect, such as dates."""
     experts, refused = count(some_rows(40)), 0

@@ -18,11 +18,15 @@ from seqdiff.ops.selective_scan.triton_kernels import (
     join_chunks,
     scan_gradients,
     scan_outputs,
+    step_sizes,
 )
 from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, strided
 
 SPAN = 8
 """Number of positions whose states the backward pass keeps in registers."""
+
+TILE = 64
+"""Number of positions whose step sizes a program computes."""
 
 MAX_STATES = 64
 
@@ -144,6 +148,20 @@ def _edges(plan: _Plan, like: Tensor) -> tuple[Tensor, Tensor]:
     return room, like.new_empty(plan.batch, plan.chunks, channels, dtype=plan.dtype)
 
 
+def _steps(delta: Tensor, bias: Tensor | None, softplus: bool, dtype: torch.dtype) -> Tensor:
+    """Compute the step sizes, softplus(delta + bias), unless delta already holds them."""
+    if bias is None and not softplus and delta.dtype == dtype:
+        return delta
+    batch, channels, length = delta.shape
+    steps = torch.empty_like(delta, dtype=dtype)
+    grid = (batch, ceil_div(channels, BLOCK), ceil_div(length, TILE))
+    arguments = [*strided(delta), bias, *strided(steps), channels, length]
+    options = {"SOFTPLUS": softplus, "SPAN": TILE, "BLOCK": BLOCK, "KIND": kind_of(dtype)}
+    options["enable_fp_fusion"] = True
+    launch(step_sizes, grid, delta, arguments, options)
+    return steps
+
+
 def _forward(
     u: Tensor,
     delta: Tensor,
@@ -162,13 +180,13 @@ def _forward(
     plan = _plan(u, A, B, C, dtype)
     length, (share_B, share_C) = u.shape[2], plan.shares
     out, (starts, totals) = torch.empty_like(u), _edges(plan, u)
-    options = plan.options() | {"SOFTPLUS": softplus, "REVERSE": reverse, "CHUNK": plan.chunk}
-    begin = [*strided(u, delta, A, B), bias, starts, totals, length, plan.sizes]
+    options = plan.options() | {"REVERSE": reverse, "CHUNK": plan.chunk}
+    steps = _steps(delta, bias, softplus, dtype)
+    begin = [*strided(u, steps, A, B), starts, totals, length, plan.sizes]
     launch(chunk_states, plan.grid, u, begin, options | {"SHARE_B": share_B})
     last = plan.join(A, starts, totals, initial, left=False)
     finish = [
-        *strided(u, delta, A, B, C), D, *strided(z), bias, starts, *strided(out), length,
-        plan.sizes,
+        *strided(u, steps, A, B, C), D, *strided(z), starts, *strided(out), length, plan.sizes
     ]  # fmt: skip
     launch(scan_outputs, plan.grid, u, finish, options | {"SHARE_B": share_B, "SHARE_C": share_C})
     return out, last, starts if keep else starts.new_empty(0, 0, 0, 0)
@@ -193,7 +211,8 @@ def _backward(
     plan = _plan(u, A, B, C, starts.dtype)
     length, (share_B, share_C) = u.shape[2], plan.shares
     d_out = torch.zeros_like(u) if d_out is None else d_out
-    options = plan.options() | {"SOFTPLUS": softplus, "REVERSE": reverse, "CHUNK": plan.chunk}
+    options = plan.options() | {"REVERSE": reverse, "CHUNK": plan.chunk}
+    steps = _steps(delta, bias, softplus, plan.dtype)
     flows, totals = _edges(plan, u)
     du, d_delta = torch.empty_like(u), torch.empty_like(delta)
     dz = None if z is None else torch.empty_like(z)
@@ -203,15 +222,16 @@ def _backward(
     by_block = (batch, plan.groups * plan.blocks, length, states)
     maps = [starts.new_empty(by_block if s else starts.shape) for s in plan.shares]
     begin = [
-        *strided(delta, A, C, z), bias, *strided(d_out), flows, totals, length, plan.sizes
+        *strided(steps, A, C, z), *strided(d_out), flows, totals, length, plan.sizes
     ]  # fmt: skip
     launch(chunk_flows, plan.grid, u, begin, options | {"SHARE_C": share_C})
     d_initial = plan.join(A, flows, totals, d_last, left=True)
     finish = [
-        *strided(u, delta, A, B, C), D, *strided(z), bias, *strided(d_out), starts, flows,
+        *strided(u, steps, A, B, C), D, *strided(z), *strided(d_out), starts, flows,
         marks, *strided(du, d_delta, dz), (dA, *maps, dD, d_bias), length, plan.sizes,
     ]  # fmt: skip
     options |= {"SHARE_B": share_B, "SHARE_C": share_C, "SPAN": SPAN, "HAS_Z": z is not None}
+    options["SOFTPLUS"] = softplus
     launch(scan_gradients, plan.grid, u, finish, options)
     dB, dC = (_sum_map(part, m) for part, m in zip(maps, (B, C), strict=True))
     dD, d_bias = (

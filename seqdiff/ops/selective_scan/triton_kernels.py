@@ -42,6 +42,14 @@ def softplus(x):
 
 
 @triton.jit
+def softplus_slope(y):
+    """Compute the derivative of softplus from its value y: 1 - exp(-y), also where y is small."""
+    series = 1 - y / 4 * (1 - y / 5 * (1 - y / 6))
+    series = y * (1 - y / 2 * (1 - y / 3 * series))
+    return tl.where(y < 0.05, series, 1 - tl.exp(-y))
+
+
+@triton.jit
 def place_of(i, length, REVERSE: tl.constexpr):
     """Return the index in memory of position i, clipped to the row."""
     clipped = tl.minimum(i, length - 1)
@@ -95,11 +103,9 @@ def load_map(start, sM, place, has_d, has_n, SHARE: tl.constexpr, KIND: tl.const
 
 
 @triton.jit
-def load_step(start, s, place, bias, has, SOFTPLUS: tl.constexpr, KIND: tl.constexpr):
-    """Return the step sizes at one position, zero where masked, and their raw values."""
-    raw = tl.load(start + place * s[2], mask=has, other=0).to(KIND) + bias
-    step = softplus(raw) if SOFTPLUS else raw
-    return tl.where(has, step, 0), raw
+def load_step(start, s, place, has):
+    """Return the step sizes at one position, zero where masked."""
+    return tl.load(start + place * s[2], mask=has, other=0)
 
 
 @triton.jit
@@ -118,23 +124,45 @@ def row_start(tensor, s, row, d):
 
 
 @triton.jit
+def step_sizes(
+    delta, sdelta, bias, steps, s_steps, channels, length,
+    SOFTPLUS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Compute the step sizes of one tile, SPAN positions by BLOCK channels.
+
+    The other kernels read each of them three times in a training step, and a program spends as long
+    on one softplus as on the states of a channel.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    d = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
+    i = (tl.program_id(2) * SPAN + tl.arange(0, SPAN)).to(tl.int64)[:, None]
+    has = (i < length) & (d < channels)
+    at = delta + row * sdelta[0] + d * sdelta[1] + i * sdelta[2]
+    step = tl.load(at, mask=has, other=0).to(KIND)
+    if bias is not None:
+        step += tl.load(bias + d, mask=d < channels, other=0).to(KIND)
+    if SOFTPLUS:
+        step = softplus(step)
+    tl.store(steps + row * s_steps[0] + d * s_steps[1] + i * s_steps[2], step, mask=has)
+
+
+@triton.jit
 def chunk_states(
-    u, su, delta, sdelta, A, sA, B, sB, bias, local, totals, length, sizes,
-    SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    u, su, steps, s_steps, A, sA, B, sB, local, totals, length, sizes,
+    SHARE_B: tl.constexpr, REVERSE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Compute the state after a chunk that starts from zero, and the sum of its step sizes."""
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk = tl.program_id(2)
     rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
-    bias_d = load_channel(bias, d, has_d, KIND)
-    u_row, delta_row = row_start(u, su, row, d), row_start(delta, sdelta, row, d)
+    u_row, step_row = row_start(u, su, row, d), row_start(steps, s_steps, row, d)
     B_start = map_start(B, sB, row, block, d, n, sizes, SHARE_B)
     h = tl.zeros((N_PAD, BLOCK), KIND)
     total = tl.zeros((BLOCK,), KIND)
     for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, length)):
         place = place_of(i, length, REVERSE)
-        step, _ = load_step(delta_row, sdelta, place, bias_d, has_d, SOFTPLUS, KIND)
+        step = load_step(step_row, s_steps, place, has_d)
         x = tl.load(u_row + place * su[2], mask=has_d, other=0).to(KIND)
         b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
         h = tl.exp2(rates * step[None, :]) * h + b * (step * x)[None, :]
@@ -176,16 +204,16 @@ def join_chunks(
 
 @triton.jit
 def scan_outputs(
-    u, su, delta, sdelta, A, sA, B, sB, C, sC, D, z, sz, bias, starts, out, sout, length, sizes,
-    SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    u, su, steps, s_steps, A, sA, B, sB, C, sC, D, z, sz, starts, out, sout, length, sizes,
+    SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, REVERSE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Scan a chunk from the state before it, and write its outputs with skip and gate applied."""
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk = tl.program_id(2)
     rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
-    bias_d, skip = load_channel(bias, d, has_d, KIND), load_channel(D, d, has_d, KIND)
-    u_row, delta_row = row_start(u, su, row, d), row_start(delta, sdelta, row, d)
+    skip = load_channel(D, d, has_d, KIND)
+    u_row, step_row = row_start(u, su, row, d), row_start(steps, s_steps, row, d)
     out_row = row_start(out, sout, row, d)
     B_start = map_start(B, sB, row, block, d, n, sizes, SHARE_B)
     C_start = map_start(C, sC, row, block, d, n, sizes, SHARE_C)
@@ -194,7 +222,7 @@ def scan_outputs(
     h = tl.load(starts + tile, mask=has_n[:, None] & has_d[None, :], other=0)
     for i in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, length)):
         place = place_of(i, length, REVERSE)
-        step, _ = load_step(delta_row, sdelta, place, bias_d, has_d, SOFTPLUS, KIND)
+        step = load_step(step_row, s_steps, place, has_d)
         x = tl.load(u_row + place * su[2], mask=has_d, other=0).to(KIND)
         b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
         c = load_map(C_start, sC, place, has_d, has_n, SHARE_C, KIND)
@@ -218,8 +246,8 @@ def ungated(d_out, s_dout, z, sz, row, d, place, has, KIND: tl.constexpr):
 
 @triton.jit
 def chunk_flows(
-    delta, sdelta, A, sA, C, sC, z, sz, bias, d_out, s_dout, local, totals, length, sizes,
-    SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
+    steps, s_steps, A, sA, C, sC, z, sz, d_out, s_dout, local, totals, length, sizes,
+    SHARE_C: tl.constexpr, REVERSE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, N_PAD: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the state before a chunk from the chunk's outputs alone.
@@ -229,15 +257,14 @@ def chunk_flows(
     row, block, d, n, has_d, has_n = locate(sizes, BLOCK, N_PAD)
     chunk = tl.program_id(2)
     rates = decay_rates(A, sA, d, n, has_d, has_n, KIND)
-    bias_d = load_channel(bias, d, has_d, KIND)
-    delta_row = row_start(delta, sdelta, row, d)
+    step_row = row_start(steps, s_steps, row, d)
     C_start = map_start(C, sC, row, block, d, n, sizes, SHARE_C)
     flow = tl.zeros((N_PAD, BLOCK), KIND)
     total = tl.zeros((BLOCK,), KIND)
     first, stop = chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, length)
     for k in range(stop - first):
         place = place_of(stop - 1 - k, length, REVERSE)
-        step, _ = load_step(delta_row, sdelta, place, bias_d, has_d, SOFTPLUS, KIND)
+        step = load_step(step_row, s_steps, place, has_d)
         c = load_map(C_start, sC, place, has_d, has_n, SHARE_C, KIND)
         g = ungated(d_out, s_dout, z, sz, row, d, place, has_d, KIND)
         flow = tl.exp2(rates * step[None, :]) * (flow + c * g[None, :])
@@ -249,14 +276,14 @@ def chunk_flows(
 
 
 @triton.jit
-def advance(h, i, x, spot, length, SHARE_B: tl.constexpr, SOFTPLUS: tl.constexpr,
-            REVERSE: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
+def advance(h, i, x, spot, length, SHARE_B: tl.constexpr, REVERSE: tl.constexpr,
+            KIND: tl.constexpr):  # fmt: skip
     """Return the state after position i; beyond the row, it is unchanged."""
-    u_row, su, delta_row, sdelta, B_start, sB, rates, bias_d = x
+    u_row, su, step_row, s_steps, B_start, sB, rates = x
     has_d, has_n = spot
     has = inside(has_d, i, length)
     place = place_of(i, length, REVERSE)
-    step, _ = load_step(delta_row, sdelta, place, bias_d, has, SOFTPLUS, KIND)
+    step = load_step(step_row, s_steps, place, has)
     drive = step * tl.load(u_row + place * su[2], mask=has, other=0).to(KIND)
     b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
     return tl.exp2(rates * step[None, :]) * h + b * drive[None, :]
@@ -290,13 +317,13 @@ def retreat(
     KIND: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients at position i; return that of the state before it, and the sums."""
-    u_row, su, delta_row, sdelta, B_start, sB, rates, bias_d = x
+    u_row, su, step_row, s_steps, B_start, sB, rates = x
     C_start, sC, skip, out_row, s_out, gates, du_row, sdu, d_delta_row, s_ddelta, dB, dC = y
     has_d, has_n = spot
     dA, dB_sum, dC_sum, dD, d_bias = totals
     has, has_map = inside(has_d, i, length), inside(has_n, i, length)
     place = place_of(i, length, REVERSE)
-    step, raw = load_step(delta_row, sdelta, place, bias_d, has, SOFTPLUS, KIND)
+    step = load_step(step_row, s_steps, place, has)
     v = tl.load(u_row + place * su[2], mask=has, other=0).to(KIND)
     b = load_map(B_start, sB, place, has_d, has_n, SHARE_B, KIND)
     c = load_map(C_start, sC, place, has_d, has_n, SHARE_C, KIND)
@@ -312,7 +339,7 @@ def retreat(
     decayed = flow * before
     d_step = from_b * v + tl.sum(decayed * rates, 0) * (1 / LOG2_E)
     if SOFTPLUS:
-        d_step *= sigmoid(raw)
+        d_step *= softplus_slope(step)
     d_step = tl.where(has, d_step, 0)
     tl.store(d_delta_row + place * s_ddelta[2], d_step, mask=has)
     return flow, (dA + decayed * step[None, :], dB_sum, dC_sum, dD + g * v, d_bias + d_step)
@@ -320,7 +347,7 @@ def retreat(
 
 @triton.jit
 def scan_gradients(
-    u, su, delta, sdelta, A, sA, B, sB, C, sC, D, z, sz, bias, d_out, s_dout,
+    u, su, steps, s_steps, A, sA, B, sB, C, sC, D, z, sz, d_out, s_dout,
     starts, flows, marks, du, sdu, d_delta, s_ddelta, dz, sdz, parts, length, sizes,
     HAS_Z: tl.constexpr,
     SHARE_B: tl.constexpr, SHARE_C: tl.constexpr, SOFTPLUS: tl.constexpr, REVERSE: tl.constexpr,
@@ -337,9 +364,9 @@ def scan_gradients(
     chunk, at = tl.program_id(2), row * tl.num_programs(2) + tl.program_id(2)
     has, spot = has_n[:, None] & has_d[None, :], (has_d, has_n)
     x = (
-        row_start(u, su, row, d), su, row_start(delta, sdelta, row, d), sdelta,
+        row_start(u, su, row, d), su, row_start(steps, s_steps, row, d), s_steps,
         map_start(B, sB, row, block, d, n, sizes, SHARE_B), sB,
-        decay_rates(A, sA, d, n, has_d, has_n, KIND), load_channel(bias, d, has_d, KIND),
+        decay_rates(A, sA, d, n, has_d, has_n, KIND),
     )  # fmt: skip
     gates = (row_start(z, sz, row, d), sz, row_start(dz, sdz, row, d), sdz) if HAS_Z else ()
     here = (row * tl.num_programs(1) + block) * length * sizes[1] + n
@@ -356,7 +383,7 @@ def scan_gradients(
     for i in range(spans * SPAN):
         if i % SPAN == 0:
             tl.store(marks + (i // SPAN) * area, h, mask=has)
-        h = advance(h, first + i, x, spot, length, SHARE_B, SOFTPLUS, REVERSE, KIND)
+        h = advance(h, first + i, x, spot, length, SHARE_B, REVERSE, KIND)
     tl.debug_barrier()
     flow = tl.load(flows + at * area + tile, mask=has, other=0)
     none, nothing = tl.zeros((N_PAD, BLOCK), KIND), tl.zeros((BLOCK,), KIND)
@@ -366,7 +393,7 @@ def scan_gradients(
         states = (tl.load(marks + (spans - 1 - k) * area, mask=has, other=0),)
         for j in tl.static_range(SPAN):
             states = states + (  # noqa: RUF005
-                advance(states[j], i + j, x, spot, length, SHARE_B, SOFTPLUS, REVERSE, KIND),
+                advance(states[j], i + j, x, spot, length, SHARE_B, REVERSE, KIND),
             )
         for j in tl.static_range(SPAN):
             flow, totals = retreat(
