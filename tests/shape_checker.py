@@ -28,6 +28,8 @@ def checked(fn: Any = None, *, typechecker: Callable) -> Any:
     """Stand in for ``jaxtyped``, which the import hook applies to all functions and classes."""
     if fn is None:
         return functools.partial(checked, typechecker=typechecker)
+    if inspect.isfunction(fn) and "<locals>" in fn.__qualname__:
+        return fn  # FlexAttention reads the code of such a function, and a wrapper has another
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn) or _names_a_size(fn):
         return _jaxtyped(fn, typechecker=typechecker)
     twin = types.FunctionType(

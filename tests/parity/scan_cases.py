@@ -58,7 +58,7 @@ def run(given, backend, *, softplus=True, reverse=False, use_last=True):
         **leaves, delta_softplus=softplus, return_last_state=True, reverse=reverse, backend=backend
     )
     random = torch.Generator().manual_seed(9)
-    weights = torch.randn(out.shape, generator=random, dtype=torch.float64).to(out.dtype)
+    weights = torch.randn(out.shape, generator=random, dtype=torch.float64).to(out)
     loss = (out * weights).sum()
     if use_last:
         loss = loss + (last * last.detach().cos()).sum()

@@ -37,7 +37,7 @@ def run(x, weight, bias, activation, reverse, backend):
     filled = leaves if bias is not None else [*leaves, None]
     out = causal_conv1d(*filled, activation, reverse=reverse, backend=backend)
     random = torch.Generator().manual_seed(9)
-    weights = torch.randn(out.shape, generator=random, dtype=torch.float64).to(out.dtype)
+    weights = torch.randn(out.shape, generator=random, dtype=torch.float64).to(out)
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
 
 

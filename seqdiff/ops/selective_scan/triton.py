@@ -22,7 +22,7 @@ from seqdiff.ops.selective_scan.triton_kernels import (
 )
 from seqdiff.ops.triton_common import BLOCK, ceil_div, kind_of, launch, strided
 
-SPAN = 8
+SPAN = 4
 """Number of positions whose states the backward pass keeps in registers."""
 
 TILE = 64
