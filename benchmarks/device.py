@@ -17,7 +17,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -112,8 +112,8 @@ def parts(options: Namespace) -> list[Part]:
     train = [python, "-m", "seqdiff.cli", "train", *training(options), "--output", str(run)]
     evaluate = [python, "-m", "seqdiff.cli", "evaluate", str(run), "--device", device]
     evaluate += ["--json", str(out / "evaluate.json")]
-    longer = replace(Part("train", tuple(train), options.seconds), seconds=options.seconds + 60)
-    return [*found, longer, Part("evaluate", tuple(evaluate), options.seconds)]
+    found.append(Part("train", tuple(train), options.seconds))
+    return [*found, Part("evaluate", tuple(evaluate), options.seconds)]
 
 
 def training(options: Namespace) -> list[str]:
@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fasta", type=Path, help="DNA of the training run; without it, no run")
     parser.add_argument("--parts", nargs="+", help="only these, in the order of the list")
     parser.add_argument("--seconds", type=positive, default=600, help="limit of each part")
-    parser.add_argument("--training-seconds", type=positive, default=540, help="of the run")
+    parser.add_argument("--training-seconds", type=positive, default=480, help="of the run")
     parser.add_argument("--batch", type=positive, default=256, help="rows of 1,024 at a time")
     parser.add_argument("--train-flags", nargs="*", default=[], help="more flags of the run")
     parser.add_argument("--rehearse", action="store_true", help="small, on the CPU")

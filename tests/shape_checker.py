@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import jaxtyping
+import torch
 from jaxtyping import AbstractArray, _decorator, install_import_hook
 
 _jaxtyped = jaxtyping.jaxtyped
@@ -45,16 +46,21 @@ def checked(fn: Any = None, *, typechecker: Callable) -> Any:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (fn if jaxtyping.config.jaxtyping_disable else typed)(*args, **kwargs)
+        return (fn if _unchecked() else typed)(*args, **kwargs)
 
     @functools.wraps(fn)
     def call_with_arrays(*args: Any, **kwargs: Any) -> Any:
-        if jaxtyping.config.jaxtyping_disable:
+        if _unchecked():
             return fn(*args, **kwargs)
         with _SHAPES:
             return typed(*args, **kwargs)
 
     return call_with_arrays if any(map(_has_array, twin.__annotations__.values())) else call
+
+
+def _unchecked() -> bool:
+    """Whether checks are off, or ``torch.compile`` traces the function, which it cannot."""
+    return jaxtyping.config.jaxtyping_disable or torch.compiler.is_compiling()
 
 
 def _names_a_size(fn: types.FunctionType) -> bool:

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import (
     caduceus_step,
     common,
+    device,
     loader,
     long_context,
     prepare_genome,
@@ -324,3 +325,48 @@ def test_the_preparation_of_a_genome_is_measured_in_processes_of_its_own(tmp_pat
 def test_a_failed_stage_is_reported(tmp_path) -> None:
     with pytest.raises(SystemExit, match=r"prepare_genome: encode: .*none\.fa: no such file"):
         prepare_genome.measure("encode", tmp_path / "none.fa")
+
+
+@pytest.mark.slow
+def test_a_rehearsal_of_a_day_on_a_device_runs_every_part(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.device", "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = json.loads((tmp_path / "device.json").read_text())["parts"]
+    assert [part["part"] for part in parts] == [
+        *("tests", *device.BENCHMARKS, "train", "evaluate"),
+    ]
+    assert all(part["ended"] == "passed" for part in parts)
+    for part in parts:
+        page = (tmp_path / f"{part['part']}.txt").read_text()
+        assert page.startswith(f"$ {part['command'][0]}") and page.count("\n") > 1
+        if part["part"] in (*device.BENCHMARKS, "evaluate"):
+            assert json.loads((tmp_path / f"{part['part']}.json").read_text())
+
+
+def test_a_part_that_fails_does_not_stop_the_next(tmp_path, monkeypatch, capsys) -> None:
+    good, late, bad = (sys.executable, "-c", "print(1)"), "import time; time.sleep(60)", "exit(3)"
+    found = [
+        device.Part("bad", (sys.executable, "-c", bad), 60),
+        device.Part("late", (sys.executable, "-c", late), 1),
+        device.Part("good", good, 60),
+    ]
+    monkeypatch.setattr(device, "parts", lambda options: found)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        device.main(["--rehearse", "--out", str(tmp_path)])
+    parts = json.loads((tmp_path / "device.json").read_text())["parts"]
+    ended = [part["ended"] for part in parts]
+    assert ended == ["failed with exit code 3", "stopped after 1 s", "passed"]
+    assert "device: bad, late failed; see the .txt of each in" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"^2$"):
+        device.main(["--rehearse", "--out", str(tmp_path), "--parts", "wrong"])
+    assert "device.parts must be among bad, late, good, got wrong" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where it is missing")
+def test_a_day_on_a_device_needs_one(tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        device.main(["--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert said.startswith("device: PyTorch sees no CUDA device") and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
