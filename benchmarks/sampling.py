@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from benchmarks.common import begin, make_parser, positive, print_table, write_json
+from benchmarks.common import begin, make_parser, positive, print_table, wait, write_json
 from benchmarks.training_step import SYMBOLS, make_network
 from seqdiff.denoiser import Denoiser
 from seqdiff.process import Absorbing
@@ -57,17 +57,12 @@ class TimedDenoiser(Denoiser):
         self, inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "*positions columns"]:
         """Predict, and add the time to ``seconds``."""
-        _wait(inputs.tokens.device)
+        wait(inputs.tokens.device.type)
         start = time.perf_counter()
         answer = super().forward(inputs, where)
-        _wait(inputs.tokens.device)
+        wait(inputs.tokens.device.type)
         self.seconds += time.perf_counter() - start
         return answer
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def make_samplers(steps: int, length: int) -> dict[str, Sampler]:
@@ -162,7 +157,7 @@ class Bench:
         self.denoiser.seconds = 0.0
         start = time.perf_counter()
         drawn = self.sample(sampler)
-        _wait(self.blank.device)
+        wait(self.blank.device.type)
         whole = time.perf_counter() - start
         cost = Cost(drawn.nfe) if cost is None else cost
         cost.seconds.append(whole)

@@ -29,8 +29,6 @@ def checked(fn: Any = None, *, typechecker: Callable) -> Any:
     """Stand in for ``jaxtyped``, which the import hook applies to all functions and classes."""
     if fn is None:
         return functools.partial(checked, typechecker=typechecker)
-    if inspect.isfunction(fn) and "<locals>" in fn.__qualname__:
-        return fn  # FlexAttention reads the code of such a function, and a wrapper has another
     if not inspect.isfunction(fn) or inspect.isgeneratorfunction(fn) or _names_a_size(fn):
         return _jaxtyped(fn, typechecker=typechecker)
     twin = types.FunctionType(
@@ -42,6 +40,9 @@ def checked(fn: Any = None, *, typechecker: Callable) -> Any:
         name: _decorator._destring_annotation(hint, fn.__globals__)
         for name, hint in fn.__annotations__.items()
     }
+    shaped = any(map(_has_array, twin.__annotations__.values()))
+    if "<locals>" in fn.__qualname__ and not shaped:
+        return fn  # FlexAttention counts the arguments of a mask function, and a wrapper hides them
     typed = typechecker(twin)
 
     @functools.wraps(fn)
@@ -55,11 +56,11 @@ def checked(fn: Any = None, *, typechecker: Callable) -> Any:
         with _SHAPES:
             return typed(*args, **kwargs)
 
-    return call_with_arrays if any(map(_has_array, twin.__annotations__.values())) else call
+    return call_with_arrays if shaped else call
 
 
 def _unchecked() -> bool:
-    """Whether checks are off, or ``torch.compile`` traces the function, which it cannot."""
+    """Whether checks are off, or ``torch.compile`` is tracing, which cannot trace a check."""
     return jaxtyping.config.jaxtyping_disable or torch.compiler.is_compiling()
 
 

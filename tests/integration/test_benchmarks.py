@@ -361,6 +361,9 @@ def test_a_part_that_fails_does_not_stop_the_next(tmp_path, monkeypatch, capsys)
     with pytest.raises(SystemExit, match=r"^2$"):
         device.main(["--rehearse", "--out", str(tmp_path), "--parts", "wrong"])
     assert "device.parts must be among bad, late, good, got wrong" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^2$"):
+        device.main(["--rehearse", "--out", str(tmp_path), "--fasta", "none.fa"])
+    assert "device.fasta must be a file, got none.fa; check the path" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where it is missing")
