@@ -470,7 +470,7 @@ def _read(value: Any, folder: Path) -> Any:
     """Read a value as YAML, or the file that it names."""
     if not isinstance(value, str):
         return value
-    with suppress(OSError):  # a value may be longer than a path can be
+    with suppress(OSError, UnicodeDecodeError):  # a value may be longer than a path, or name data
         if (folder / value).is_file():
             value = (folder / value).read_text()
     with suppress(yaml.YAMLError):
