@@ -143,7 +143,7 @@ class Denoiser(nn.Module):
         if experts is not None and not self._takes_experts:
             raise ValueError(
                 f"{type(self).__name__}.experts must be None for the {self.description}, whose "
-                "network does not predict tokens from clean ones; leave experts out, or choose "
+                "network does not predict tokens from clean ones; set experts to null, or choose "
                 "masked diffusion, its blocks or an autoregressive model"
             )
 

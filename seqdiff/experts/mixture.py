@@ -29,7 +29,7 @@ class ExpertsConfig:
 
     Attributes:
         order: Longest context in tokens: 10 for DNA, 6 for characters and bytes and 3 for subwords
-            are good choices.
+            are good choices. It is lowered until the saved tables take at most 16 MB.
         folds: Parts of the training split. In training, the counts of the part that a row lies in
             are left out, because they would give the row's tokens away.
     """
@@ -107,14 +107,15 @@ class NGramExperts(nn.Module):
         """Count the words of the training split, part by part.
 
         Of a split with more than 2^28 tokens, evenly spaced blocks of rows with about as many are
-        counted.
+        counted. The longest words are left out again while the saved tables take more than 16 MB,
+        see ``table_order``.
 
         Args:
             num_rows: Number of rows. Neighbouring rows are in the same part.
             read: Reads some of them: ids, and where they are known.
 
         Raises:
-            ValueError: If the tables take more than 16 MB, or there is too little data.
+            ValueError: If there is too little data.
         """
         tokens = num_rows * read(range(min(1, num_rows)))[0].shape[-1]
         spacing = _BLOCK_ROWS * max(1, -(-tokens // _MOST_TOKENS))
@@ -132,13 +133,20 @@ class NGramExperts(nn.Module):
             return NGramTable.count(parts, self.vocab_size, self.order)
 
         forward = table(backwards=False)
-        self._set(forward, forward if self.complement is not None else table(backwards=True))
+        backward = forward if self.complement is not None else table(backwards=True)
+        self._set(forward, backward)
         self._rows, self._state = num_rows, self._encoded()
-        if len(self._state) > _MOST_BYTES:
-            raise ValueError(
-                "experts.order must give tables of at most 16 MB, got "
-                f"{len(self._state) / 2**20:.0f} MB with order {self.order}; choose a smaller order"
-            )
+        while len(self._state) > _MOST_BYTES and forward.order > 0:
+            both = forward is backward
+            forward = forward.without_longest()
+            backward = forward if both else backward.without_longest()
+            self._set(forward, backward)
+            self._state = self._encoded()
+
+    @property
+    def table_order(self) -> int:
+        """Longest context of the tables, at most ``order``; longer runs are cut to it."""
+        return self.order if self._tables is None else self._tables[0].order
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NGramExperts:
         """Move the tables too when the module moves to another device."""
@@ -286,9 +294,9 @@ class NGramExperts(nn.Module):
         for size in sizes:
             tables.append(NGramTable.decode(content[first : first + size], self.vocab_size))
             first += size
-        if any(table.order != self.order for table in tables):
+        if any(table.order != tables[0].order or table.order > self.order for table in tables):
             raise ValueError(
-                f"NGramExperts.tables must be of order {self.order}, got "
+                f"NGramExperts.tables must be of one order up to {self.order}, got "
                 f"{[table.order for table in tables]}; set experts.order to it"
             )
         self._set(tables[0], tables[-1])

@@ -171,7 +171,7 @@ class NGramTable:
         if known_parts < 2:
             raise ValueError(
                 "experts must count at least two parts with a known token, got "
-                f"{known_parts}; train on more rows, or leave experts out"
+                f"{known_parts}; train on more rows, or set experts to null"
             )
         levels = [_together(found, vocab_size ** (k + 1)) for k, found in enumerate(counts)]
         table = cls(vocab_size, levels, [0.0] * (order + 1), [1.0] * (order + 1))
@@ -241,6 +241,11 @@ class NGramTable:
             probs[alive] = higher
             alive = alive[seen > 0]
         return probs
+
+    def without_longest(self) -> NGramTable:
+        """Return the table of the next lower order, which is the same as if it had been counted."""
+        numbers = self.discounts[:-1], self.concentrations[:-1]
+        return NGramTable(self.vocab_size, self._levels[:-1], *numbers)
 
     @property
     def device(self) -> torch.device:

@@ -186,6 +186,11 @@ def compose(config: RunConfig) -> Denoiser:
         several = tuple(sorted(sizes)) if len(sizes) > 1 else ()
         process = Blockwise(process, max(sizes), several)
     if isinstance(process, Gaussian):
+        if config.experts is not None:
+            raise ValueError(
+                f"RunConfig.experts must be null with the process {process.name}, got order "
+                f"{config.experts.order}; set experts to null, or choose masked diffusion"
+            )
         with _apart(config.seed):
             denoiser = GaussianDenoiser(config.backbone, process, config.parameterization)
     else:

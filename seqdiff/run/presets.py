@@ -2,7 +2,8 @@
 
 A preset is chosen by ``seqdiff train CONFIG --preset NAME``, or by the key ``preset`` of a
 configuration file, whose other keys override it. It makes the network time-conditioned where that
-is needed, and leaves it as it is otherwise.
+is needed, and leaves it as it is otherwise. The systems of the papers have no n-gram experts, so a
+preset switches them off.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def _system(
         "parameterization": _of(f"parameterization.{parameterization}"),
         "objective": objective,
         "block_size": block_size,
+        "experts": None,
     }
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 import shlex
 import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -270,7 +271,14 @@ def count_words(denoiser: Denoiser, data: SequenceDataModule) -> None:
         tokens, _ = dataset.rows(np.arange(rows.start, rows.stop))
         return tokens, tokens < denoiser.vocab_size
 
-    denoiser.experts.count(len(dataset), read)
+    experts = denoiser.experts
+    experts.count(len(dataset), read)
+    if experts.table_order < experts.order and is_first_process():
+        print(
+            f"seqdiff: experts of order {experts.table_order}; tables of order "
+            f"{experts.table_order + 1} take more than 16 MB",
+            file=sys.stderr,
+        )
 
 
 def _is_finished(config: RunConfig, done: Progress) -> bool:

@@ -160,6 +160,30 @@ def test_tables_survive_saving() -> None:
 
 
 @pytest.mark.parametrize("complement", [False, True])
+def test_tables_that_are_too_large_lose_their_longest_words(
+    complement: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, pair = some_rows(400), COMPLEMENT if complement else None
+    smaller = NGramExperts(K, ExpertsConfig(ORDER - 1, 4), pair)
+    smaller.count(len(rows), lambda part: (rows[part], rows[part] < K))
+    monkeypatch.setattr(mixture, "_MOST_BYTES", len(smaller.get_extra_state()))
+    experts = count(rows, complement=complement)
+    assert (experts.order, experts.table_order) == (ORDER, ORDER - 1)
+    assert torch.equal(experts.get_extra_state(), smaller.get_extra_state())
+    for one, two in zip(tables(experts), tables(smaller), strict=True):
+        for context, part in itertools.product(contexts(), (None, 2)):
+            assert np.array_equal(ask(one, context, part), ask(two, context[-ORDER + 1 :], part))
+    other = NGramExperts(K, ExpertsConfig(ORDER, 4), pair)
+    other.load_state_dict(experts.state_dict())
+    assert other.table_order == ORDER - 1
+    tokens = torch.tensor(some_rows(6, seed=1))
+    outputs = torch.zeros(*tokens.shape, K)
+    found = [model(outputs, tokens, None) for model in (experts, other, smaller)]
+    assert torch.equal(found[0], found[1])
+    assert torch.allclose(found[0], found[2])  # gates of 1 for every length
+
+
+@pytest.mark.parametrize("complement", [False, True])
 def test_tables_follow_the_module_to_another_device(complement: bool) -> None:
     experts = count(some_rows(20), complement=complement).to("meta")
     assert all(table.device == torch.device("meta") for table in tables(experts))

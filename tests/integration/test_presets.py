@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from seqdiff.cli.app import main
+from seqdiff.experts import mixture
 from seqdiff.run import load
 from seqdiff.run.presets import PRESETS
 from seqdiff.schedules import Polynomial
@@ -46,6 +47,7 @@ def configure(folder: Path, network: str, **init_args: object) -> Path:
             "class_path": f"seqdiff.backbones.{network}",
             "init_args": NETWORKS[network] | init_args,
         },
+        "experts": {"order": 2},
         "trainer": {"accelerator": "cpu", "enable_progress_bar": False, "log_every_n_steps": 1},
     }
     path.write_text(yaml.safe_dump(content))
@@ -63,8 +65,9 @@ def test_a_preset_goes_with_the_networks_that_have_what_it_needs(
         words += ["--output", str(run)]
         if preset in FIT[network]:
             assert main(words) == 0
-            told = load(run).denoiser.backbone.time_conditioned
-            assert told == PRESETS[preset].time_conditioned
+            denoiser = load(run).denoiser
+            assert denoiser.backbone.time_conditioned == PRESETS[preset].time_conditioned
+            assert denoiser.experts is None, "the papers have none"
         else:
             message = fails(words)
             assert LACKS.get(preset, "must go with a backbone that can be told") in message
@@ -107,6 +110,11 @@ def uniform(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["--parameterization", "seqdiff.parameterization.Score"],
             "must go with the process absorbing, uniform, got hybrid",
         ),
+        (
+            "plaid",
+            ["--experts.order", "2"],
+            "RunConfig.experts must be null with the process gaussian, got order 2",
+        ),
         ("nosuch", [], "train.preset must be one of mdlm, bd3lm"),
     ],
 )
@@ -119,6 +127,24 @@ def test_what_does_not_go_together_is_an_error_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_tables_that_take_too_much_are_shorter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = configure(tmp_path, "Transformer")
+    assert main(["train", str(path), "--trainer.max_steps=0", "--experts.order=1"]) == 0
+    experts = load(tmp_path / "run").denoiser.experts
+    assert experts is not None
+    monkeypatch.setattr(mixture, "_MOST_BYTES", len(experts.get_extra_state()))
+    capsys.readouterr()
+    again = ["--experts.order=3", f"--output={tmp_path / 'again'}"]
+    assert main(["train", str(path), "--trainer.max_steps=1", *again]) == 0
+    said = "seqdiff: experts of order 1; tables of order 2 take more than 16 MB"
+    assert said in capsys.readouterr().err.splitlines()
+    experts = load(tmp_path / "again").denoiser.experts
+    assert experts is not None
+    assert (experts.order, experts.table_order) == (3, 1)
+
+
 def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
     path = configure(tmp_path, "Transformer")
     flags = ["--process.schedule", "seqdiff.schedules.Polynomial", "--process.schedule.power", "2"]
@@ -127,6 +153,11 @@ def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
     run = load(tmp_path / "run")
     assert run.process.schedule == Polynomial(2.0)
     assert run.denoiser.kind == "score"
+    flags = ["--preset", "mdlm", "--experts.order", "1", f"--output={tmp_path / 'mdlm'}"]
+    assert main(["train", str(path), "--trainer.max_steps", "0", *flags]) == 0
+    experts = load(tmp_path / "mdlm").denoiser.experts
+    assert experts is not None
+    assert experts.order == 1
 
 
 @pytest.mark.parametrize(
