@@ -82,17 +82,8 @@ class NGramExperts(nn.Module):
             vocab_size: K.
             config: Order of the tables and number of folds.
             complement: See the class.
-
-        Raises:
-            ValueError: If there are more words of this order than 63 bits can number.
         """
         super().__init__()
-        most = most_order(vocab_size)
-        if config.order > most:
-            raise ValueError(
-                f"experts.order must be in 0..{most} for {vocab_size} symbols, got "
-                f"{config.order}; choose a smaller order"
-            )
         self.vocab_size, self.order, self.folds = vocab_size, config.order, config.folds
         self.complement = None if complement is None else tuple(complement)
         self.left = nn.Parameter(torch.ones(config.order + 1))
@@ -130,7 +121,8 @@ class NGramExperts(nn.Module):
                 blocks_of(blocks(range(*cut)), self.complement, backwards=backwards)
                 for cut in pairwise(cuts)
             )
-            return NGramTable.count(parts, self.vocab_size, self.order)
+            order = min(self.order, most_order(self.vocab_size))
+            return NGramTable.count(parts, self.vocab_size, order)
 
         forward = table(backwards=False)
         backward = forward if self.complement is not None else table(backwards=True)

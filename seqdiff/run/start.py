@@ -275,8 +275,7 @@ def count_words(denoiser: Denoiser, data: SequenceDataModule) -> None:
     experts.count(len(dataset), read)
     if experts.table_order < experts.order and is_first_process():
         print(
-            f"seqdiff: experts of order {experts.table_order}; tables of order "
-            f"{experts.table_order + 1} take more than 16 MB",
+            f"seqdiff: experts of order {experts.table_order}; tables of a higher order are too large",
             file=sys.stderr,
         )
 

@@ -374,8 +374,13 @@ def test_wrong_numbers(change: dict[str, int], said: str) -> None:
 
 
 def test_orders_have_a_limit() -> None:
+    """A word of four of 50,000 symbols is a number of 63 bits, and one of five is not."""
+    rows = np.random.default_rng(0).integers(0, 50_000, (8, LENGTH))
+    experts = NGramExperts(50_000, ExpertsConfig(4, 4))
+    experts.count(len(rows), lambda part: (rows[part], rows[part] >= 0))
+    assert experts.table_order == 3
     with pytest.raises(ValueError, match=r"experts\.order must be in 0\.\.3 for 50000 symbols"):
-        NGramExperts(50_000, ExpertsConfig(4))
+        NGramTable.count([[(rows, rows >= 0)]] * 2, 50_000, 4)
 
 
 def test_of_many_rows_evenly_spaced_blocks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,16 @@ def _as_config(value: object) -> dict:
     return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": fields}
 
 
+def test_a_flag_beside_the_wrong_one_may_name_a_binary_file(
+    config: Path, tmp_path: Path, fails
+) -> None:
+    (tmp_path / "rows.gz").write_bytes(b"\x1f\x8b\x08")
+    flags = ["--start_from", str(tmp_path / "rows.gz"), "--optim.lrr", "1"]
+    assert "optim.lrr 1; choose from lr, weight_decay, betas" in fails(
+        ["train", str(config), *flags]
+    )
+
+
 @pytest.mark.parametrize(
     "flags, said",
     [
