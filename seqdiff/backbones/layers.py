@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import torch
@@ -226,6 +226,22 @@ def exempt_from_muon(*parameters: Tensor) -> None:
     """
     for parameter in parameters:
         parameter._no_muon = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def load_in_place_of(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Let tensors take the place of a module's parameters, without a copy.
+
+    ``load_state_dict(assign=True)`` does the same but loses what ``exempt_from_decay`` and
+    ``exempt_from_muon`` have noted.
+
+    Args:
+        module: The module.
+        state: Its whole state.
+    """
+    notes = {name: vars(parameter) for name, parameter in module.named_parameters()}
+    module.load_state_dict(state, assign=True)
+    for name, parameter in module.named_parameters():
+        vars(parameter).update(notes[name])
 
 
 def require_positive(owner: str, name: str, size: int) -> None:

@@ -57,13 +57,14 @@ class NGramExperts(nn.Module):
     A masked position has a run of visible tokens to its left and one to its right. A table
     predicts its token from each, and the position's logits are::
 
-        network + log u + left[i] * (log p_left - log u) + right[j] * (log p_right - log u)
+        network + left[0] log u + left[i] (log p_left - log u) + right[j] (log p_right - log u)
 
     where u is the distribution without context, and i and j are the lengths of the runs, at most
-    the order. The gates ``left`` and ``right`` start at 1: together with a network of small
-    outputs, training starts near the product of the two experts, which is what Bayes' rule gives
-    for contexts that are independent given the token. The distribution depends on visible tokens
-    only, so all bounds and samplers of the network hold for the mixture.
+    the order; a run of length 0 adds nothing. The gates ``left`` and ``right`` start at 1: together
+    with a network of small outputs, training starts near the product of the two experts, which is
+    what Bayes' rule gives for contexts that are independent given the token. With gates of 0 the
+    mixture is the network. The distribution depends on visible tokens only, so all bounds and
+    samplers of the network hold for the mixture.
 
     Attributes:
         vocab_size: K.
@@ -94,6 +95,12 @@ class NGramExperts(nn.Module):
         self._rows = 0
         self._parts: Literal["both", "network", "experts"] = "both"
 
+    def close(self) -> None:
+        """Set all gates to 0, so that training starts from the network alone."""
+        with torch.no_grad():
+            for gates in self.parameters():
+                gates.zero_()
+
     def count(self, num_rows: int, read: Callable[[range], Rows]) -> None:
         """Count the words of the training split, part by part.
 
@@ -108,6 +115,11 @@ class NGramExperts(nn.Module):
         Raises:
             ValueError: If there is too little data.
         """
+        if num_rows < 2:
+            raise ValueError(
+                f"experts must count at least two rows, got {num_rows}; train on more rows, or set "
+                "experts to null"
+            )
         tokens = num_rows * read(range(min(1, num_rows)))[0].shape[-1]
         spacing = _BLOCK_ROWS * max(1, -(-tokens // _MOST_TOKENS))
 
@@ -221,7 +233,7 @@ class NGramExperts(nn.Module):
                 if self.complement is not None:
                     probs = probs[:, torch.tensor(self.complement, device=probs.device)]
                 sides.append((probs, run))
-        logits = base
+        logits = self.left[0] * base
         gates_of = (self.left, self.left if self.complement is not None else self.right)
         for (probs, run), gates in zip(sides, gates_of, strict=False):
             logits = logits + gates[run, None] * (probs.log() - base)

@@ -122,13 +122,13 @@ class WeightedMLM(Objective):
     validated and evaluated by the bound.
 
     Attributes:
-        alpha: First parameter of the beta distribution of the masked fraction.
-        beta: Second parameter.
+        a: First parameter of the beta distribution of the masked fraction.
+        b: Second parameter.
     """
 
     needs: ClassVar[Needs] = Needs((Absorbing, Blockwise), any_order=True)
-    alpha: float = 1.0
-    beta: float = 1.0
+    a: float = 1.0
+    b: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the parameters.
@@ -136,7 +136,7 @@ class WeightedMLM(Objective):
         Raises:
             ValueError: If one is not positive.
         """
-        for name in ("alpha", "beta"):
+        for name in ("a", "b"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
                     f"WeightedMLM.{name} must be positive and finite, got {getattr(self, name)}; 1 "
@@ -167,9 +167,9 @@ class WeightedMLM(Objective):
 
     def _fractions(self, u: Tensor) -> Tensor:
         """Turn uniform draws into draws of the beta distribution."""
-        if self.alpha == self.beta == 1:
+        if self.a == self.b == 1:
             return u
-        return torch.from_numpy(betaincinv(self.alpha, self.beta, u.cpu().numpy())).to(u)
+        return torch.from_numpy(betaincinv(self.a, self.b, u.cpu().numpy())).to(u)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -258,6 +259,8 @@ def _begin(config: RunConfig) -> Denoiser:
         if embedding is not None and own is not None:
             # The mean and the standard deviation stay those that the weights were trained with.
             embedding.range.copy_(own)
+    elif denoiser.experts is not None and isinstance(config.backbone, PublishedBackbone):
+        denoiser.experts.close()  # its weights were trained without experts
     return denoiser
 
 
@@ -275,7 +278,8 @@ def count_words(denoiser: Denoiser, data: SequenceDataModule) -> None:
     experts.count(len(dataset), read)
     if experts.table_order < experts.order and is_first_process():
         print(
-            f"seqdiff: experts of order {experts.table_order}; tables of a higher order are too large",
+            f"seqdiff: experts.order is {experts.table_order} instead of {experts.order}: the "
+            "tables of a higher order are too large",
             file=sys.stderr,
         )
 
@@ -288,9 +292,12 @@ def _is_finished(config: RunConfig, done: Progress) -> bool:
 
 
 def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
-    """Write a run without training; it cannot be resumed."""
+    """Write a run without training and without experts; it cannot be resumed."""
+    if config.experts is not None:
+        config, parsed["experts"] = replace(config, experts=None), None
+        if is_first_process():
+            print("seqdiff: no experts, since no data are read without training", file=sys.stderr)
     denoiser = _begin(config)
-    count_words(denoiser, config.data)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
         with _unused(directory):
@@ -491,8 +498,16 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     owner = f"RunConfig.start_from {directory}"
     check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
     fix = "give both runs the same backbone, and as many outputs and time inputs"
-    # Experts count the new training split.
-    weights = {n: w for n, w in weights.items() if not n.startswith(_EXPERTS)}
+    # Experts count the new training split. They keep their gates, and those of a network that has
+    # learnt without experts are closed.
+    gates = {n: w for n, w in weights.items() if n.startswith(_EXPERTS)}
+    weights = {n: w for n, w in weights.items() if n not in gates}
+    if denoiser.experts is not None:
+        if not gates:
+            denoiser.experts.close()
+        for name, own in denoiser.experts.named_parameters(prefix=_EXPERTS[:-1]):
+            if name in gates and gates[name].shape == own.shape:
+                own.data.copy_(gates[name])
     own = denoiser.state_dict().items()
     weights |= {name: weight for name, weight in own if name.startswith(_EXPERTS)}
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)

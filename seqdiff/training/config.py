@@ -86,7 +86,8 @@ class TrainerConfig:
 
     Attributes:
         max_steps: Optimizer steps of the run; null trains until ``max_time`` is over; 0 saves the
-            network without training or opening data, which turns a published network into a run.
+            network without experts, and without training or opening data, which turns a published
+            network into a run.
         max_time: Wall-clock limit, ``DD:HH:MM:SS``, of a run including its resumptions, counted
             since a limit was first set. The learning rate follows the fraction of the steps done or
             that of the time spent, whichever is larger, so that it is ``optim.min_lr`` at the end.

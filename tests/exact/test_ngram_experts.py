@@ -229,7 +229,8 @@ def by_hand(
     two = np.log(expected(back, numbers(backward), tuple(right)))
     gates = experts.left.detach().numpy(), experts.right.detach().numpy() if not strands else None
     after = gates[1] if gates[1] is not None else gates[0]
-    logits = base + gates[0][len(left)] * (one - base) + after[len(right)] * (two - base)
+    logits = gates[0][0] * base
+    logits += gates[0][len(left)] * (one - base) + after[len(right)] * (two - base)
     return logits - np.logaddexp.reduce(logits)
 
 
@@ -248,6 +249,16 @@ def test_the_mixture_is_the_product_of_both_directions(complement: bool) -> None
     for (b, i), row in zip(where.nonzero().tolist(), found, strict=True):
         wanted = by_hand(experts, rows, visible[b].tolist(), i, 0, LENGTH)
         np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("complement", [False, True])
+def test_closed_gates_leave_the_network(complement: bool) -> None:
+    experts = count(some_rows(40), complement=complement)
+    experts.close()
+    visible = torch.tensor(some_rows(6, seed=1))
+    outputs = torch.randn(*visible.shape, K)
+    with torch.no_grad():
+        assert torch.equal(experts(outputs, visible, None), outputs)
 
 
 def test_blocks_see_clean_blocks_before_them_and_masks_of_their_own() -> None:

@@ -20,7 +20,7 @@ TRANSFORMER = ["--backbone.d_model=32", "--backbone.n_layer=2", "--backbone.n_he
 TRANSFORMER.append("--backbone.dropout=0")  # whose draws are the device's own
 SLOW = "--optim.lr=2e-3"  # Adam takes a full step even where a gradient is rounding error
 SIZES = "--block_size=[1, 4, 12]"
-BETA = ["--objective=WeightedMLM", "--objective.alpha=2", "--objective.beta=2"]
+BETA = ["--objective=WeightedMLM", "--objective.a=2", "--objective.b=2"]
 MODELS = {
     "caduceus": ["--backbone=Caduceus", *MAMBA],
     "mamba2": ["--backbone=Caduceus", *MAMBA, "--backbone.mixer=ssd", "--backbone.headdim=8"],

@@ -131,14 +131,14 @@ def test_tables_that_take_too_much_are_shorter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = configure(tmp_path, "Transformer")
-    assert main(["train", str(path), "--trainer.max_steps=0", "--experts.order=1"]) == 0
+    assert main(["train", str(path), "--trainer.max_steps=1", "--experts.order=1"]) == 0
     experts = load(tmp_path / "run").denoiser.experts
     assert experts is not None
     monkeypatch.setattr(mixture, "_MOST_BYTES", len(experts.get_extra_state()))
     capsys.readouterr()
     again = ["--experts.order=3", f"--output={tmp_path / 'again'}"]
     assert main(["train", str(path), "--trainer.max_steps=1", *again]) == 0
-    said = "seqdiff: experts of order 1; tables of a higher order are too large"
+    said = "seqdiff: experts.order is 1 instead of 3: the tables of a higher order are too large"
     assert said in capsys.readouterr().err.splitlines()
     experts = load(tmp_path / "again").denoiser.experts
     assert experts is not None
@@ -154,7 +154,7 @@ def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
     assert run.process.schedule == Polynomial(2.0)
     assert run.denoiser.kind == "score"
     flags = ["--preset", "mdlm", "--experts.order", "1", f"--output={tmp_path / 'mdlm'}"]
-    assert main(["train", str(path), "--trainer.max_steps", "0", *flags]) == 0
+    assert main(["train", str(path), "--trainer.max_steps", "1", *flags]) == 0
     experts = load(tmp_path / "mdlm").denoiser.experts
     assert experts is not None
     assert experts.order == 1

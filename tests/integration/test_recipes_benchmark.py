@@ -18,6 +18,7 @@ from benchmarks.raced import (
 )
 from genomics.sequence import decode
 from seqdiff.rng import CounterNoise
+from seqdiff.run.config import dump, parse_run
 from seqdiff.types import Inputs
 from tests.oracles import LookupBackbone, copies, enumerated_nelbo, masked_model
 
@@ -73,7 +74,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, row in enumerate(generator.integers(0, 4, (60, 20)).astype(np.uint8)):
         lines.append(f"{decode(row)}\t{('train', 'valid', 'test')[max(0, number // 3 - 17)]}")
     (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
-    small = {"backbone.d_model": 8, "backbone.n_layer": 1, "data.length": 20, "data.batch_size": 4}
+    small = {
+        "experts": None,
+        "backbone.d_model": 8,
+        "backbone.n_layer": 1,
+        "data.length": 20,
+        "data.batch_size": 4,
+    }
     files = {
         f"data.{name}": f"{{work}}/{split}.fa"
         for name, split in (("fasta", "train"), ("valid_fasta", "valid"), ("test_fasta", "test"))
@@ -89,7 +96,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = {
         "tasks": {"toy": task},
         "recipes": {
-            "today": {},
+            "before": {},
             "short / first": {"stages": stages},
             "counts": {"experts": True, "scale": {"optim.lr": 0.5}},
         },
@@ -107,16 +114,18 @@ def test_a_race(world: Path, tmp_path: Path, capsys) -> None:
     shown = capsys.readouterr().out
     assert shown.count(": done") == 3 and shown.count("±") == 2
     found = json.loads((tmp_path / "out.json").read_text())["results"]["toy"]
-    assert found["today"]["difference"] == 0
+    assert found["before"]["difference"] == 0
     for name in ("short / first", "counts"):
-        gap = found[name]["bounds"][0] - found["today"]["bounds"][0]
+        gap = found[name]["bounds"][0] - found["before"]["bounds"][0]
         assert found[name]["difference"] == pytest.approx(gap)
     assert set(found["counts"]) >= {"network_alone", "experts_alone"}
     runs = tmp_path / "work" / "toy" / "800-tokens"
     configs = [
         yaml.safe_load((runs / part / "run.yaml").read_text())
-        for part in ("today-0/stage0", "short-over-first-0/stage0", "short-over-first-0/stage1")
+        for part in ("before-0/stage0", "short-over-first-0/stage0", "short-over-first-0/stage1")
     ]
+    counted = yaml.safe_load((runs / "counts-0/stage0/run.yaml").read_text())
+    assert [c["experts"] for c in configs] == [None] * 3 and counted["experts"]["order"] == 2
     assert [c["trainer"]["max_steps"] for c in configs] == [10, 10, 5]
     assert [c["data"]["init_args"]["length"] for c in configs] == [20, 10, 20]
     assert (tmp_path / "plots" / "recipes_toy.svg").exists()
@@ -128,21 +137,28 @@ def test_a_race(world: Path, tmp_path: Path, capsys) -> None:
 def test_every_recipe_is_a_configuration() -> None:
     content = yaml.safe_load(recipes.RECIPES.read_text())
     budget = recipes.Budget(1e6, None)
+    parsed: dict[str, str] = {}
     for name, settings in content["recipes"].items():
         for task in settings.get("tasks", content["tasks"]):
             of_task = (task, content["tasks"][task])
             entry = recipes.Entry(of_task, (name, settings), 0, budget, 8, 2, Path("unused"))
             stages = settings.get("stages", [{"fraction": 1.0}])
             assert sum(stage["fraction"] for stage in stages) == pytest.approx(1)
-            for stage in stages:
-                assert recipes.flags_of(entry, stage, budget)
+            config = recipes.CONFIGS / content["tasks"][task]["config"]
+            flags = [recipes.flags_of(entry, stage, budget) for stage in stages]
+            runs = [dump(parse_run(config, of_stage, output="unused")) for of_stage in flags]
+            other = parsed.setdefault(task + "".join(runs), name)
+            assert other == name, f"{name} is {other} on {task}"
+            if name == "before":
+                assert "Sobol" in runs[0] and "muon_lr: null" in runs[0]
+                assert "experts: null" in runs[0]
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--task", "dog", "--tokens", "1"], "recipes.task must be one of toy, got 'dog'"),
-        (["--recipe", "x", "--tokens", "1"], "recipes.recipe must be one of today, short / first"),
+        (["--recipe", "x", "--tokens", "1"], "recipes.recipe must be one of before, short / first"),
         ([], "recipes must have one budget, got none or two"),
     ],
 )

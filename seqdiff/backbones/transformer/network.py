@@ -17,6 +17,7 @@ from seqdiff.backbones.hub import check_tokens, read_tokens
 from seqdiff.backbones.layers import (
     LabelEmbedding,
     SigmaEmbedding,
+    load_in_place_of,
     require_positive,
     shifted,
 )
@@ -346,7 +347,7 @@ class Transformer(_Stack):
         state, model.block_fields = read_weights(
             directory, config, block_fields, model.state_dict()
         )
-        model.load_state_dict(state, assign=True)
+        load_in_place_of(model, state)
         return model.eval()
 
     def to_hub(self, directory: str | Path) -> None:
@@ -494,7 +495,7 @@ class PublishedTransformer(Transformer):
         state = published.state_dict()
         for name in ("head.linear.weight", "head.linear.bias"):
             state[name] = state[name][:num_logits].clone()
-        self.load_state_dict(state, assign=True)
+        load_in_place_of(self, state)
 
     @classmethod
     def is_path(cls, argument: str, value: str) -> bool:
