@@ -58,6 +58,17 @@ class _Level:
             None if self.parts is None else self.parts.to(device),
         )
 
+    def unigrams(self, vocab_size: int, *, by_part: bool) -> Int[Tensor, "p K"]:
+        """Count all tokens or, ``by_part``, those outside of each part; for words of one token."""
+        shape = (1 if self.parts is None or not by_part else len(self.parts), vocab_size)
+        words = torch.arange(vocab_size, device=self.counts.device)
+        words = words if self.words is None else self.words
+        counts = torch.zeros(shape, dtype=torch.int64, device=self.counts.device)
+        counts[:, words] = self.counts.long()
+        if self.parts is not None and by_part:
+            counts[:, words] -= self.parts.long()
+        return counts
+
     def followers(
         self, context: Int[Tensor, " m"], vocab_size: int, part: Int[Tensor, " m"] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -192,13 +203,20 @@ class NGramTable:
         pairs = list(itertools.product(_DISCOUNTS, _CONCENTRATIONS))
         for k in range(self.order + 1):
             found = (run >= k).nonzero()[:, 0]
-            context = _number(digits[found, :k], self.vocab_size)
-            row, follower, count = self._levels[k].followers(context, self.vocab_size, part[found])
-            zeros = torch.zeros(len(found), dtype=torch.float64)
-            seen = zeros.index_add(0, row, count.double())
-            same = follower == token[found][row]
-            followed = zeros.index_add(0, row[same], count[same].double())
-            distinct = zeros.index_add(0, row, (count > 0).double())
+            if k == 0:  # one context, which every token follows
+                counts = self._levels[0].unigrams(self.vocab_size, by_part=True).double()
+                seen, distinct = counts.sum(1)[part], (counts > 0).double().sum(1)[part]
+                followed = counts[part, token]
+            else:
+                context = _number(digits[found, :k], self.vocab_size)
+                row, follower, count = self._levels[k].followers(
+                    context, self.vocab_size, part[found]
+                )
+                zeros = torch.zeros(len(found), dtype=torch.float64)
+                seen = zeros.index_add(0, row, count.double())
+                same = follower == token[found][row]
+                followed = zeros.index_add(0, row[same], count[same].double())
+                distinct = zeros.index_add(0, row, (count > 0).double())
             lower, best = probs[found], -math.inf
             chosen.append(pairs[0])
             for d, m in pairs:
@@ -223,10 +241,17 @@ class NGramTable:
             part: The part of the data to leave out for each context; ``None`` counts all.
         """
         K = self.vocab_size
-        probs = torch.full((len(run), K), 1 / K, device=run.device)
-        alive = torch.arange(len(run), device=run.device)
+        # Without context there is one distribution, or one for each part that is left out.
+        by_part = part is not None and self.num_parts > 0
+        counts = self._levels[0].unigrams(K, by_part=by_part).to(torch.get_default_dtype())
+        which = part if part is not None and by_part else torch.zeros_like(run)
+        d, m = self.discounts[0], self.concentrations[0]
+        seen = counts.sum(dim=1, keepdim=True)
+        passed = m + d * (counts > 0).sum(dim=1, keepdim=True)
+        probs = (((counts - d).clamp_min(0) + passed / K) / (seen + m))[which]
+        alive = (seen[which, 0] > 0).nonzero()[:, 0]
         orders = zip(self._levels, self.discounts, self.concentrations, strict=True)
-        for k, (level, d, m) in enumerate(orders):
+        for k, (level, d, m) in itertools.islice(enumerate(orders), 1, None):
             alive = alive[run[alive] >= k]
             context = _number(digits[alive, :k], K)
             row, token, count = level.followers(context, K, None if part is None else part[alive])
