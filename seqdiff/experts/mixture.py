@@ -279,13 +279,13 @@ class NGramExperts(nn.Module):
         return self._state
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Read the tables.
+        """Read the tables. Tables that have been counted stay, since they know their parts.
 
         Raises:
-            ValueError: If they are damaged or of another order.
+            ValueError: If they are damaged, of another order, or differ from those counted.
         """
         if torch.equal(state.cpu(), self._state):
-            return  # counted already, perhaps by part
+            return
         content = state.cpu().numpy().tobytes()
         if not content:
             self._tables, self._state = None, state.cpu()
@@ -303,5 +303,14 @@ class NGramExperts(nn.Module):
                 f"NGramExperts.tables must be of one order up to {self.order}, got "
                 f"{[table.order for table in tables]}; set experts.order to it"
             )
+        if self._rows and self._tables is not None:
+            pairs = zip((tables[0], tables[-1]), self._tables, strict=True)
+            if not all(one.equals(two) for one, two in pairs):
+                raise ValueError(
+                    "experts must count the training split that the checkpoint was trained on, got "
+                    "another; resume with the same data and experts, or begin another run with "
+                    "--start_from"
+                )
+            return
         self._set(tables[0], tables[-1])
         self._state, self._rows = state.cpu(), 0

@@ -282,6 +282,23 @@ class NGramTable:
         levels = [level.to(device) for level in self._levels]
         return NGramTable(self.vocab_size, levels, self.discounts, self.concentrations)
 
+    def equals(self, other: NGramTable) -> bool:
+        """Tell whether another table has the same words, counts, discounts and concentrations."""
+        numbers = self.order, self.discounts, self.concentrations
+        if numbers != (other.order, other.discounts, other.concentrations):
+            return False
+        pairs = zip(self._levels, other._levels, strict=True)
+        return all(
+            torch.equal(one.counts.long().cpu(), two.counts.long().cpu())
+            and (one.words is None) == (two.words is None)
+            and (
+                one.words is None
+                or two.words is None
+                or torch.equal(one.words.cpu(), two.words.cpu())
+            )
+            for one, two in pairs
+        )
+
     def encode(self) -> bytes:
         """Write as an npz file, without the counts of parts."""
         arrays = {"numbers": np.array([self.discounts, self.concentrations])}

@@ -144,7 +144,11 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     written = parse_run(directory / CONFIG_NAME)
     _check_network(written, parse_run(directory / CONFIG_NAME, flags))
     parsed, config = open_config(directory, flags)
-    for key, instead in (("output", f"copy {directory} first"), ("start_from", "drop it")):
+    for key, instead in (
+        ("output", f"copy {directory} first"),
+        ("start_from", "drop it"),
+        ("experts", f"begin another run with --start_from {directory}"),
+    ):
         if parsed[key] != written[key]:
             raise ValueError(
                 f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"

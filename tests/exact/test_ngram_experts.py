@@ -183,6 +183,21 @@ def test_tables_that_are_too_large_lose_their_longest_words(
     assert torch.allclose(found[0], found[2])  # gates of 1 for every length
 
 
+def test_counted_tables_keep_their_parts_and_take_no_others() -> None:
+    """A resumed run counts, and then reads the same tables, perhaps compressed in another way."""
+    rows, others = some_rows(40), some_rows(40, seed=5)
+    for complement in (False, True):
+        experts = count(rows, complement=complement)
+        content = [table.encode() for table in dict.fromkeys(tables(experts))]
+        spaced = [part + bytes(3) for part in content]  # after the end of the zip file
+        sizes = np.array([len(part) for part in spaced], dtype=np.int64).tobytes()
+        state = bytes([len(content)]) + sizes + b"".join(spaced)
+        experts.set_extra_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        assert all(table.num_parts == 4 for table in tables(experts))
+        with pytest.raises(ValueError, match="experts must count the training split that the chec"):
+            experts.set_extra_state(count(others, complement=complement).get_extra_state())
+
+
 @pytest.mark.parametrize("complement", [False, True])
 def test_tables_follow_the_module_to_another_device(complement: bool) -> None:
     experts = count(some_rows(20), complement=complement).to("meta")

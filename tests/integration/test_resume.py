@@ -24,6 +24,7 @@ WAYS = {
     "accumulating": ["--trainer.accumulate_grad_batches", "3"],
     "workers": ["--data.init_args.num_workers", "2"],
     "muon": ["--optim.muon_lr", "0.02"],
+    "experts": ["--experts.order", "2"],
     "cosine": ["--optim.schedule", "cosine", "--optim.min_lr", "1e-3"],
     "no average": ["--ema_decay", "null"],
     "validating": ["--trainer.val_check_interval", "2"],
@@ -344,3 +345,15 @@ def test_resuming_with_other_optimiser_flags_obeys_them(config: Path, tmp_path: 
     groups = torch.load(run / "last.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"]
     assert max(group["weight_decay"] for group in groups) == 0.25
     assert {tuple(group["betas"]) for group in groups} == {(0.5, 0.75)}
+
+
+def test_a_run_keeps_its_experts(config: Path, tmp_path: Path, fails) -> None:
+    run, order = tmp_path / "run", ["--experts.order=2", "--checkpoint_every_n_steps=2"]
+    assert main(["train", str(config), *order, f"--output={run}", "--trainer.max_steps=2"]) == 0
+    again = ["train", "--resume", str(run), "--trainer.max_steps=3"]
+    said = fails([*again, "--experts.order=3"])
+    assert "resume.flags must leave experts at" in said
+    assert f"begin another run with --start_from {run}" in said
+    said = fails([*again, "--data.init_args.length=10"])
+    assert "experts must count the training split that the checkpoint was trained on" in said
+    assert main(again) == 0
