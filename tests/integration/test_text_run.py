@@ -85,7 +85,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
         lines = table.read_text().splitlines()
         assert lines[0].split("\t")[3] == "bits/byte"
         assert len(lines) == (5 if "--jsonl" in flags else 2)
-        length = "32" if "--jsonl" in flags else str(len(corpus.read_text()))
+        text = records[0]["text"] if "--jsonl" in flags else corpus.read_text()
+        length = str(len(text.encode()))
         name = "sample_0" if "--jsonl" in flags else "document_1"
         assert lines[1].split("\t")[:2] == [name, length]
 
