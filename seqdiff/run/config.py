@@ -364,6 +364,11 @@ def instantiate(parsed: ParsedRun) -> RunConfig:
     return config
 
 
+_OR_NULL = re.compile(
+    r"any of the Union .*?Errors:\s*- (.*?)\s*- Expected a <class 'NoneType'>", re.S
+)
+
+
 def _instantiate(parsed: ParsedRun) -> Namespace:
     try:
         return run_parser().instantiate(parsed)
@@ -371,6 +376,10 @@ def _instantiate(parsed: ParsedRun) -> Namespace:
         # Only the tokenizer's error about its files, without the parser's text about the link.
         if isinstance(error.__cause__, (OSError, ValueError)) and "compute_fn" in str(error):
             raise error.__cause__ from None
+        # Only what a dataclass says, without the parser's text about null, its alternative.
+        said = _OR_NULL.search(str(error))
+        if said is not None:
+            raise ValueError(said[1]) from error
         raise
 
 
@@ -498,7 +507,9 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def _hint_of_group(key: str, hint: object, value: object) -> str:
-    """Check a key of the configuration, which may be a dataclass."""
+    """Check a key of the configuration, which may be a dataclass, or one or null."""
+    if isinstance(value, dict):
+        hint = next(filter(is_dataclass, get_args(hint)), hint)
     if not (isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict)):
         _check_value(key, hint, value)
         return ""

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from jsonargparse import Namespace
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
@@ -150,9 +151,11 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         ("experts", f"begin another run with --start_from {directory}"),
     ):
         if parsed[key] != written[key]:
-            raise ValueError(
-                f"resume.flags must leave {key} at {written[key]}, got {parsed[key]}; {instead}"
+            old, new = (
+                one[key].as_dict() if isinstance(one[key], Namespace) else one[key]
+                for one in (written, parsed)
             )
+            raise ValueError(f"resume.flags must leave {key} at {old}, got {new}; {instead}")
     make_absolute(parsed)
     with _alone("resume.directory", directory):
         return _fit(parsed, config, directory, resume=True, may_be_done=not flags)
@@ -300,7 +303,7 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
     if config.experts is not None:
         config, parsed["experts"] = replace(config, experts=None), None
         if is_first_process():
-            print("seqdiff: no experts, since no data are read without training", file=sys.stderr)
+            print("seqdiff: trainer.max_steps 0 reads no data, so no experts", file=sys.stderr)
     denoiser = _begin(config)
     _sign(parsed, config.data.tokenizer, None)
     if is_first_process():
@@ -502,8 +505,8 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     owner = f"RunConfig.start_from {directory}"
     check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
     fix = "give both runs the same backbone, and as many outputs and time inputs"
-    # Experts count the new training split. They keep their gates, and those of a network that has
-    # learnt without experts are closed.
+    # Experts count the new training split. Gates of the same order are taken over. A run without
+    # experts has none, and then all are closed.
     gates = {n: w for n, w in weights.items() if n.startswith(_EXPERTS)}
     weights = {n: w for n, w in weights.items() if n not in gates}
     if denoiser.experts is not None:
