@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
-from jsonargparse import Namespace
 from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
@@ -151,10 +150,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
         ("experts", f"begin another run with --start_from {directory}"),
     ):
         if parsed[key] != written[key]:
-            old, new = (
-                one[key].as_dict() if isinstance(one[key], Namespace) else one[key]
-                for one in (written, parsed)
-            )
+            old, new = (yaml.safe_load(dump(one))[key] for one in (written, parsed))
             raise ValueError(f"resume.flags must leave {key} at {old}, got {new}; {instead}")
     make_absolute(parsed)
     with _alone("resume.directory", directory):
