@@ -40,7 +40,6 @@ class Batch:
             are not attended to and not counted. ``None`` if every row is full.
         signal: Measured values of each row, or of each position of it, in the units of the data;
             NaN where a value is unknown. ``None`` if the data has no signals.
-        row: Number of each training example in its dataset; ``None`` outside of training.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -50,7 +49,6 @@ class Batch:
     mirrored: Bool[Tensor, " B"] | None = None
     padding: Bool[Tensor, "B L"] | None = None
     signal: Signal | None = None
-    row: Int[Tensor, " B"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move to a device; Lightning calls this."""
@@ -80,9 +78,7 @@ class Batch:
             x_t: Ids in ``0..K``.
             t: Diffusion time of each row in [0, 1].
         """
-        return Inputs(
-            x_t, t, padding=self.padding, label=self.label, signal=self.signal, row=self.row
-        )
+        return Inputs(x_t, t, padding=self.padding, label=self.label, signal=self.signal)
 
 
 @dataclass
@@ -98,7 +94,6 @@ class Inputs:
         label: Class of each row, ``NO_LABEL`` where it has none; ``None`` if no row has one.
         signal: Values that each row, or each position of it, is conditioned on, in the units of the
             training data; NaN where a value is unknown. ``None`` if no row has one.
-        row: See ``Batch``.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -107,7 +102,6 @@ class Inputs:
     padding: Bool[Tensor, "B L"] | None = None
     label: Int[Tensor, " B"] | None = None
     signal: Signal | None = None
-    row: Int[Tensor, " B"] | None = None
 
     def to(self, device: torch.device | str) -> Inputs:
         """Move to a device."""

@@ -35,7 +35,6 @@ class Examples(NamedTuple):
         label: See ``SequenceDataset.labels``.
         padding: See ``SequenceDataset.padding``.
         signal: See ``SequenceDataset.signals``.
-        row: Number of each training example in its dataset; ``None`` outside of training.
     """
 
     tokens: Integer[np.ndarray, "B L"]
@@ -43,7 +42,6 @@ class Examples(NamedTuple):
     label: Int64[np.ndarray, " B"] | None = None
     padding: Bool[np.ndarray, "B L"] | None = None
     signal: Signals | None = None
-    row: Int64[np.ndarray, " B"] | None = None
 
     @classmethod
     def read(cls, dataset: SequenceDataset, rows: Int64[np.ndarray, " B"]) -> Examples:
@@ -62,7 +60,6 @@ class Examples(NamedTuple):
             _tensor(self.label),
             padding=_tensor(self.padding),
             signal=_tensor(self.signal),
-            row=_tensor(self.row),
         )
 
 
@@ -261,8 +258,7 @@ class TrainingStream(Dataset[Batch]):
 
     def _read(self, number: int, places: np.ndarray) -> Examples:
         dataset, order = self._epochs[number]
-        rows = order[places]
-        return Examples.read(dataset, rows)._replace(row=rows)
+        return Examples.read(dataset, order[places])
 
 
 _Page = TypeVar("_Page")
@@ -361,12 +357,10 @@ def _join(parts: Sequence[Examples], order: np.ndarray) -> Examples:
         padding = np.concatenate(pads)[place]
     labels = [part.label for part in parts if part.label is not None]
     signals = [part.signal for part in parts if part.signal is not None]
-    rows = [part.row for part in parts if part.row is not None]
     return Examples(
         np.concatenate([part.tokens for part in parts])[place],
         np.concatenate([part.loss_mask for part in parts])[place],
         np.concatenate(labels)[place] if labels else None,
         padding,
         np.concatenate(signals)[place] if signals else None,
-        np.concatenate(rows)[place] if rows else None,
     )

@@ -10,6 +10,7 @@ from seqdiff.denoiser.certainty import (
 from seqdiff.denoiser.discrete import (
     Adjust,
     Denoiser,
+    Masked,
     Needs,
     Prefix,
     check_label,
@@ -25,6 +26,7 @@ __all__ = [
     "Denoiser",
     "GaussianDenoiser",
     "Level",
+    "Masked",
     "Needs",
     "NoisyEmbeddings",
     "Prefix",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seqdiff.backbones import Backbone, BlockCache
-from seqdiff.experts import NGramExperts
+from seqdiff.experts import NGramExperts, Terms
 from seqdiff.parameterization import (
     Categorical,
     Kind,
@@ -83,6 +83,24 @@ class Needs:
     def include(self, process: type[Process], kind: Kind) -> bool:
         """Return whether a process and a kind of prediction are supported."""
         return issubclass(process, self.processes) and kind in self.kinds
+
+
+class Masked(NamedTuple):
+    """Masked tokens of some rows.
+
+    Attributes:
+        inputs: What the network sees.
+        x0: Clean ids.
+        where: The masked positions.
+        weight: Of each of them in the bound.
+        rows: Number of each row, the same in several draws of it.
+    """
+
+    inputs: Inputs
+    x0: Int[Tensor, "B L"]
+    where: Bool[Tensor, "B L"]
+    weight: Float[Tensor, " N"]
+    rows: Int[Tensor, " B"]
 
 
 class Denoiser(nn.Module):
@@ -421,7 +439,7 @@ class Denoiser(nn.Module):
         nothing = torch.full(
             (batch_size, self.experts.order), self.vocab_size, dtype=torch.int64, device=device
         )
-        return MixedCache(cache, self.experts, nothing)
+        return MixedCache(cache, self.experts, nothing, self.block_size)
 
     @property
     def block_size(self) -> int:
@@ -512,19 +530,47 @@ class Denoiser(nn.Module):
         outputs = self._checked(outputs)
         if self.experts is None:
             return outputs
-        clean = None
-        if self.context == "block":
-            clean = inputs.tokens if x0 is None else x0
         with torch.autocast(outputs.device.type, enabled=False):
-            return self.experts(
-                outputs,
-                inputs.tokens,
-                where,
-                context=self.context,
-                clean=clean,
-                block_size=self.block_size if self.context == "block" else 1,
-                row=inputs.row,
+            return self.experts(outputs, inputs.tokens, where, **self._sight(inputs, x0))
+
+    def _sight(self, inputs: Inputs, x0: Tensor | None) -> dict[str, Any]:
+        """What the experts may see, see ``NGramExperts.terms``."""
+        if self.context != "block":
+            return {"context": self.context}
+        clean = inputs.tokens if x0 is None else x0
+        return {"context": "block", "clean": clean, "block_size": self.block_size}
+
+    @torch.no_grad()
+    def fit_experts(self, draws: Sequence[Masked], num_tokens: int) -> tuple[float, float]:
+        """Choose the gates of the experts, for the present block size.
+
+        Args:
+            draws: Masked tokens of rows that the network was not trained on.
+            num_tokens: Number of different tokens in these rows.
+
+        Returns:
+            Weighted mean of -log p of the masked tokens in nats, of the network alone and of the
+            mixture.
+
+        Raises:
+            ValueError: If there are no experts.
+        """
+        if self.experts is None:
+            raise ValueError(
+                "Denoiser.experts must be there to be fitted, got None; build it with experts"
             )
+        outputs: list[Tensor] = []
+        terms: list[Terms] = []
+        with self.experts.only("network"):
+            for inputs, x0, where, *_ in draws:
+                outputs.append(self._outputs(inputs, where, x0).float())
+                terms.append(self.experts.terms(inputs.tokens, where, **self._sight(inputs, x0)))
+        rows = torch.cat([draw.rows[draw.where.nonzero()[:, 0]] for draw in draws])
+        targets = torch.cat([draw.x0[draw.where] for draw in draws])
+        weights = torch.cat([draw.weight for draw in draws]).float()
+        size = self.block_size if self.context == "block" else 1
+        found = torch.cat(outputs), Terms.join(terms), targets, weights, rows
+        return self.experts.fit(*found, num_tokens, size)
 
     def _conditioned(self, inputs: Record) -> Record:
         """Give the label and the signal of this denoiser to rows without one."""
@@ -599,11 +645,13 @@ class MixedCache:
         cache: Of the network.
         experts: The experts.
         recent: The last clean tokens of each row, K before its first one.
+        block_size: Tokens of a block.
     """
 
     cache: BlockCache
     experts: NGramExperts
     recent: Int[Tensor, "B n"]
+    block_size: int
 
     @property
     def length(self) -> int:
@@ -618,7 +666,7 @@ class MixedCache:
         chosen = torch.ones_like(x_t, dtype=torch.bool) if where is None else where
         tokens = torch.cat((self.recent, x_t), dim=1)
         chosen = torch.cat((torch.zeros_like(self.recent, dtype=torch.bool), chosen), dim=1)
-        return self.experts(outputs, tokens, chosen)
+        return self.experts(outputs, tokens, chosen, block_size=self.block_size)
 
     def append(self, x0: Int[Tensor, "B l"]) -> None:
         """See ``BlockCache.append``."""
@@ -628,7 +676,7 @@ class MixedCache:
 
     def take(self, rows: Int[Tensor, " b"]) -> MixedCache:
         """See ``BlockCache.take``."""
-        return MixedCache(self.cache.take(rows), self.experts, self.recent[rows])
+        return replace(self, cache=self.cache.take(rows), recent=self.recent[rows])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Models of sequences that are fitted by counting, for any tokens."""
 
 from seqdiff.experts.backoff import BackoffModel, Block, ContextCounts, longest_order
-from seqdiff.experts.mixture import PARTS, ExpertsConfig, NGramExperts
+from seqdiff.experts.mixture import PARTS, ExpertsConfig, NGramExperts, Terms
 from seqdiff.experts.ngrams import NGramTable, Rows, most_order
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "NGramExperts",
     "NGramTable",
     "Rows",
+    "Terms",
     "longest_order",
     "most_order",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 from seqdiff.files import read_npz_array
 
 # A row of the table for every word as long as there are at most so many words of that length.
-_MOST_DENSE = 1 << 24
+_MOST_DENSE = 1 << 22
 _MOST_WORDS = 1 << 26
 _MERGED_TOKENS = 1 << 22
 _CHOICE_TOKENS = 1 << 18
@@ -58,19 +58,25 @@ class _Level:
             None if self.parts is None else self.parts.to(device),
         )
 
-    def unigrams(self, vocab_size: int, *, by_part: bool) -> Int[Tensor, "p K"]:
-        """Count all tokens or, ``by_part``, those outside of each part; for words of one token."""
-        shape = (1 if self.parts is None or not by_part else len(self.parts), vocab_size)
-        words = torch.arange(vocab_size, device=self.counts.device)
-        words = words if self.words is None else self.words
-        counts = torch.zeros(shape, dtype=torch.int64, device=self.counts.device)
-        counts[:, words] = self.counts.long()
-        if self.parts is not None and by_part:
-            counts[:, words] -= self.parts.long()
-        return counts
+    def unigrams(self, vocab_size: int) -> Int[Tensor, " K"]:
+        """Count all tokens; for words of one token."""
+        return self._spread(self.counts, vocab_size)
+
+    def unigrams_outside(self, vocab_size: int) -> Int[Tensor, "p K"]:
+        """Count the tokens outside of each part; for words of one token."""
+        assert self.parts is not None
+        return self._spread(self.counts - self.parts.long(), vocab_size)
+
+    def _spread(self, counts: Tensor, vocab_size: int) -> Tensor:
+        """Add tokens that do not occur."""
+        if self.words is None:
+            return counts.long()
+        found = counts.new_zeros((*counts.shape[:-1], vocab_size), dtype=torch.int64)
+        found[..., self.words] = counts.long()
+        return found
 
     def followers(
-        self, context: Int[Tensor, " m"], vocab_size: int, part: Int[Tensor, " m"] | None
+        self, context: Int[Tensor, " m"], vocab_size: int, part: Int[Tensor, " m"] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Find the tokens that followed contexts.
 
@@ -114,7 +120,6 @@ class NGramTable:
         order: Longest context in tokens.
         discounts: d of each order, from 0 on.
         concentrations: m of each order, likewise.
-        num_parts: Parts of the rows that can be left out; 0 if they are not known.
     """
 
     def __init__(
@@ -131,16 +136,8 @@ class NGramTable:
         self.concentrations = tuple(concentrations)
         self._levels = list(levels)
 
-    @property
-    def num_parts(self) -> int:
-        """See the attributes."""
-        parts = self._levels[0].parts
-        return 0 if parts is None else len(parts)
-
     @classmethod
-    def count(
-        cls, parts: Iterable[Iterable[Rows]], vocab_size: int, order: int, *, keep: bool = True
-    ) -> NGramTable:
+    def count(cls, parts: Iterable[Iterable[Rows]], vocab_size: int, order: int) -> NGramTable:
         """Count the words of rows, and choose the discounts and concentrations.
 
         Those of an order are the pair of 0, 1/4, 1/2, 3/4, 9/10 and of 2^-2, 2^-1, ..., 2^12 with
@@ -151,7 +148,6 @@ class NGramTable:
                 they hold a known token. Words do not cross rows or unknown tokens.
             vocab_size: K.
             order: Longest context.
-            keep: Keep the counts of each part, so that it can be left out.
 
         Raises:
             ValueError: If the order is out of range, an id is not below K, or there are fewer than
@@ -187,8 +183,7 @@ class NGramTable:
         levels = [_together(found, vocab_size ** (k + 1)) for k, found in enumerate(counts)]
         table = cls(vocab_size, levels, [0.0] * (order + 1), [1.0] * (order + 1))
         table._choose(samples)
-        if not keep:
-            table._levels = [_Level(level.counts, level.words) for level in levels]
+        table._levels = [_Level(level.counts, level.words) for level in levels]
         return table
 
     def _choose(self, samples: Sequence[tuple[np.ndarray, ...]]) -> None:
@@ -204,7 +199,7 @@ class NGramTable:
         for k in range(self.order + 1):
             found = (run >= k).nonzero()[:, 0]
             if k == 0:  # one context, which every token follows
-                counts = self._levels[0].unigrams(self.vocab_size, by_part=True).double()
+                counts = self._levels[0].unigrams_outside(self.vocab_size).double()
                 seen, distinct = counts.sum(1)[part], (counts > 0).double().sum(1)[part]
                 followed = counts[part, token]
             else:
@@ -227,34 +222,26 @@ class NGramTable:
         discounts, concentrations = zip(*chosen, strict=True)
         self.discounts, self.concentrations = tuple(discounts), tuple(concentrations)
 
-    def probs(
-        self,
-        digits: Int[Tensor, "N n"],
-        run: Int[Tensor, " N"],
-        part: Int[Tensor, " N"] | None = None,
-    ) -> Float[Tensor, "N K"]:
+    def probs(self, digits: Int[Tensor, "N n"], run: Int[Tensor, " N"]) -> Float[Tensor, "N K"]:
         """Distribution of the token after contexts.
 
         Args:
             digits: The tokens before it, the nearest first; at least ``order`` columns.
             run: How many of them are known, from the nearest on.
-            part: The part of the data to leave out for each context; ``None`` counts all.
         """
         K = self.vocab_size
-        # Without context there is one distribution, or one for each part that is left out.
-        by_part = part is not None and self.num_parts > 0
-        counts = self._levels[0].unigrams(K, by_part=by_part).to(torch.get_default_dtype())
-        which = part if part is not None and by_part else torch.zeros_like(run)
+        # Without context there is one distribution.
+        counts = self._levels[0].unigrams(K).to(torch.get_default_dtype())
         d, m = self.discounts[0], self.concentrations[0]
-        seen = counts.sum(dim=1, keepdim=True)
-        passed = m + d * (counts > 0).sum(dim=1, keepdim=True)
-        probs = (((counts - d).clamp_min(0) + passed / K) / (seen + m))[which]
-        alive = (seen[which, 0] > 0).nonzero()[:, 0]
+        passed = m + d * (counts > 0).sum()
+        base = ((counts - d).clamp_min(0) + passed / K) / (counts.sum() + m)
+        probs = base.expand(len(run), K).clone()
+        alive = torch.arange(len(run), device=run.device)
         orders = zip(self._levels, self.discounts, self.concentrations, strict=True)
         for k, (level, d, m) in itertools.islice(enumerate(orders), 1, None):
             alive = alive[run[alive] >= k]
             context = _number(digits[alive, :k], K)
-            row, token, count = level.followers(context, K, None if part is None else part[alive])
+            row, token, count = level.followers(context, K)
             count = count.to(probs.dtype)
             seen = torch.zeros(len(alive), device=run.device).index_add(0, row, count)
             passed = torch.full_like(seen, m)
@@ -281,23 +268,6 @@ class NGramTable:
         """Copy to a device."""
         levels = [level.to(device) for level in self._levels]
         return NGramTable(self.vocab_size, levels, self.discounts, self.concentrations)
-
-    def equals(self, other: NGramTable) -> bool:
-        """Tell whether another table has the same words, counts, discounts and concentrations."""
-        numbers = self.order, self.discounts, self.concentrations
-        if numbers != (other.order, other.discounts, other.concentrations):
-            return False
-        pairs = zip(self._levels, other._levels, strict=True)
-        return all(
-            torch.equal(one.counts.long().cpu(), two.counts.long().cpu())
-            and (one.words is None) == (two.words is None)
-            and (
-                one.words is None
-                or two.words is None
-                or torch.equal(one.words.cpu(), two.words.cpu())
-            )
-            for one, two in pairs
-        )
 
     def encode(self) -> bytes:
         """Write as an npz file, without the counts of parts."""

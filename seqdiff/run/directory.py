@@ -196,7 +196,9 @@ def compose(config: RunConfig) -> Denoiser:
     else:
         experts = None
         if config.experts is not None:
-            experts = NGramExperts(process.vocab_size, config.experts, config.data.complement)
+            sizes = process.sizes if isinstance(process, Blockwise) else ()
+            complement = config.data.complement
+            experts = NGramExperts(process.vocab_size, config.experts, complement, sizes)
         parts = config.parameterization, experts
         if isinstance(process, AbsorbingBySymbol):
             denoiser = BySymbolDenoiser(config.backbone, process, *parts)

@@ -471,7 +471,7 @@ class Run(Trained):
             conditions=conditions,
         )
         result, parts = ask(), {}
-        if run.denoiser.experts is not None:
+        if run.denoiser.experts is not None and run.denoiser.experts.counted:
             for part in PARTS:
                 with run.denoiser.experts.only(part):
                     parts[f"{part} alone"] = ask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import shlex
@@ -23,18 +24,22 @@ from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.data import (
-    SequenceDataModule,
     SequenceDataset,
     Tokenizer,
     signal_statistics,
     token_names,
 )
 from seqdiff.denoiser import Denoiser
-from seqdiff.experts import Rows
 from seqdiff.files import LOCK_NAME, check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
-from seqdiff.run.directory import CONFIG_NAME, compose, open_config
+from seqdiff.run.directory import (
+    CONFIG_NAME,
+    choose_device,
+    compose,
+    load_trained,
+    open_config,
+)
 from seqdiff.run.packaged import find_run, no_run, packaged_name
 from seqdiff.run.trust import trust_options
 from seqdiff.training import (
@@ -48,6 +53,7 @@ from seqdiff.training import (
     check_prediction,
     check_weights,
     encode_weights,
+    fit_experts,
     is_first_process,
     is_over,
     loaders,
@@ -57,9 +63,9 @@ from seqdiff.training import (
     read_weights,
     steps_done,
     was_stopped,
+    without_experts,
 )
 
-_EXPERTS = "experts."
 _NOISE = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The '\w+' does not have many workers",
@@ -115,7 +121,7 @@ def start_run(parsed: ParsedRun) -> Path:
         _check_unused(directory)
     if config.trainer.max_steps == 0:
         return _keep(parsed, config, directory)
-    return _fit(parsed, config, directory, resume=False)
+    return _fit(parsed, config, directory)
 
 
 def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
@@ -123,7 +129,8 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
 
     Args:
         directory: The run directory.
-        flags: Overrides, for example a larger ``--trainer.max_steps``.
+        flags: Overrides, for example a larger ``--trainer.max_steps``. Other ``--experts`` are
+            counted for a finished run too.
 
     Raises:
         FileNotFoundError: If there is no run, or no checkpoint in it.
@@ -147,25 +154,25 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     for key, instead in (
         ("output", f"copy {directory} first"),
         ("start_from", "drop it"),
-        ("experts", f"begin another run with --start_from {directory}"),
     ):
         if parsed[key] != written[key]:
             old, new = (yaml.safe_load(dump(one))[key] for one in (written, parsed))
             raise ValueError(f"resume.flags must leave {key} at {old}, got {new}; {instead}")
     make_absolute(parsed)
     with _alone("resume.directory", directory):
-        return _fit(parsed, config, directory, resume=True, may_be_done=not flags)
+        new_experts = parsed["experts"] != written["experts"]
+        may_be_done = not flags or (new_experts and _is_of(directory, parsed, but=("experts",)))
+        return _fit(parsed, config, directory, True, may_be_done, new_experts)
 
 
-def _is_of(directory: Path, parsed: ParsedRun) -> bool:
-    """Whether a run directory holds a run of this configuration."""
+def _is_of(directory: Path, parsed: ParsedRun, but: Sequence[str] = ()) -> bool:
+    """Whether a run directory holds a run of this configuration, but for some keys."""
     path = directory / CONFIG_NAME
     if not path.is_file():
         return False
     both = [yaml.safe_load(dump(one)) for one in (parsed, parse_run(path))]
-    for content in both:
-        content.pop("provenance", None)
-        content.pop("resumed", None)
+    for content, key in itertools.product(both, ("provenance", "resumed", *but)):
+        content.pop(key, None)
     return both[0] == both[1]
 
 
@@ -262,29 +269,32 @@ def _begin(config: RunConfig) -> Denoiser:
         if embedding is not None and own is not None:
             # The mean and the standard deviation stay those that the weights were trained with.
             embedding.range.copy_(own)
-    elif denoiser.experts is not None and isinstance(config.backbone, PublishedBackbone):
-        denoiser.experts.close()  # its weights were trained without experts
     return denoiser
 
 
-def count_words(denoiser: Denoiser, data: SequenceDataModule) -> None:
-    """Count the words of the training split for the experts of a model, if it has any."""
-    if denoiser.experts is None:
+def _add_experts(directory: Path) -> None:
+    """Count the n-grams of the training split for a trained run, and choose their gates."""
+    if not is_first_process():
         return
-    dataset = data.dataset("train")
-
-    def read(rows: range) -> Rows:
-        tokens, _ = dataset.rows(np.arange(rows.start, rows.stop))
-        return tokens, tokens < denoiser.vocab_size
-
-    experts = denoiser.experts
-    experts.count(len(dataset), read)
-    if experts.table_order < experts.order and is_first_process():
+    run = load_trained(directory, device=choose_device(None))
+    experts = run.denoiser.experts
+    if experts is None or experts.counted:
+        return
+    fitted = fit_experts(run.denoiser, run.datamodule, seed=run.config.seed)
+    if experts.table_order < experts.order:
         print(
             f"seqdiff: experts.order is {experts.table_order} instead of {experts.order}: the "
             "tables of a higher order are too large",
             file=sys.stderr,
         )
+    for size, (before, after) in fitted.items():
+        blocks = "" if size is None else f" in blocks of {size}"
+        print(
+            f"seqdiff: with n-gram experts the validation loss is {after:.4f} instead of "
+            f"{before:.4f} nats a token{blocks}",
+            file=sys.stderr,
+        )
+    _write_weights(directory, run.config, run.denoiser, run.denoiser.cpu().state_dict())
 
 
 def _is_finished(config: RunConfig, done: Progress) -> bool:
@@ -313,12 +323,12 @@ def _fit(
     parsed: ParsedRun,
     config: RunConfig,
     directory: Path,
-    *,
-    resume: bool,
+    resume: bool = False,
     may_be_done: bool = False,
+    new_experts: bool = False,
 ) -> Path:
     denoiser = compose(config) if resume else _begin(config)
-    count_words(denoiser, config.data)
+    denoiser.experts = None  # they are counted after the training of the network
     module = DiffusionModule(
         denoiser,
         config.objective,
@@ -333,10 +343,13 @@ def _fit(
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
     exported = (directory / WEIGHTS_NAME).exists()
     if checkpoint is not None and _is_finished(config, done):
-        if not exported and is_first_process():
-            # The process was killed between the two files of its first and last save.
+        if is_first_process() and (not exported or (may_be_done and new_experts)):
+            # The process was killed between the two files of its first and last save, or experts
+            # are counted anew.
+            _write_config(directory, dump(parsed))
             _write_weights(directory, config, denoiser, read_average(checkpoint))
         if not exported or may_be_done:
+            _add_experts(directory)
             return directory
     _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
     trainer = build_trainer(
@@ -351,7 +364,7 @@ def _fit(
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
         _check_length(config.backbone, config.data.dataset("train"))
-        if config.trainer.val_check_interval is not None:
+        if config.trainer.val_check_interval is not None or config.experts is not None:
             config.data.dataset("valid")
     ours = not torch.distributed.is_initialized()
     with nullcontext() if resume else _unused(directory):
@@ -365,6 +378,7 @@ def _fit(
     # Lightning kills the first process if one that it has launched ends with an error before.
     if was_stopped(trainer) and is_first_process():
         raise KeyboardInterrupt
+    _add_experts(directory)
     return directory
 
 
@@ -501,18 +515,8 @@ def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> 
     owner = f"RunConfig.start_from {directory}"
     check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
     fix = "give both runs the same backbone, and as many outputs and time inputs"
-    # Experts count the new training split. Gates of the same order are taken over. A run without
-    # experts has none, and then all are closed.
-    gates = {n: w for n, w in weights.items() if n.startswith(_EXPERTS)}
-    weights = {n: w for n, w in weights.items() if n not in gates}
-    if denoiser.experts is not None:
-        if not gates:
-            denoiser.experts.close()
-        for name, own in denoiser.experts.named_parameters(prefix=_EXPERTS[:-1]):
-            if name in gates and gates[name].shape == own.shape:
-                own.data.copy_(gates[name])
-    own = denoiser.state_dict().items()
-    weights |= {name: weight for name, weight in own if name.startswith(_EXPERTS)}
+    # Experts are those of the new training split.
+    weights = without_experts(weights, denoiser)
     check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
     denoiser.load_state_dict(weights)
 

@@ -6,6 +6,7 @@ from .clipping import Variances as Variances
 from .conditions import ConditionDropout as ConditionDropout
 from .config import OptimConfig as OptimConfig
 from .config import TrainerConfig as TrainerConfig
+from .experts import fit_experts as fit_experts
 from .finetuning import Advance as Advance
 from .finetuning import Batches as Batches
 from .finetuning import Cell as Cell
@@ -47,3 +48,4 @@ from .weights import read_purpose as read_purpose
 from .weights import read_weights as read_weights
 from .weights import steps_done as steps_done
 from .weights import weights_digest as weights_digest
+from .weights import without_experts as without_experts

@@ -26,6 +26,7 @@ from seqdiff.parameterization import Parameterization
 if TYPE_CHECKING:
     from seqdiff.training.module import DiffusionModule
 
+_EXPERTS = "experts."
 CHECKPOINT_NAME, WEIGHTS_NAME, METRICS_NAME = "last.ckpt", "model.safetensors", "metrics.csv"
 METRICS_HEADER = ["step", "name", "value"]
 AVERAGE_PREFIX = "average."
@@ -117,8 +118,17 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
             f"{written[_TOKENIZER]}; use the run.yaml that was written with it"
         )
     _check_model(path, denoiser, written.get(MODEL))
+    if not any(name.startswith(_EXPERTS) for name in weights):
+        weights = without_experts(weights, denoiser)  # its training has not ended
     check_weights(str(path), denoiser.state_dict(), weights)
     denoiser.load_state_dict(weights)
+
+
+def without_experts(weights: dict[str, Tensor], denoiser: Denoiser) -> dict[str, Tensor]:
+    """Replace the n-gram experts among weights by those of a model, if it has any."""
+    own = denoiser.state_dict().items()
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(_EXPERTS)}
+    return kept | {name: weight for name, weight in own if name.startswith(_EXPERTS)}
 
 
 def read_purpose(path: Path) -> dict[str, object]:

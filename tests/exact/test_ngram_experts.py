@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from torch import Tensor
 
 from seqdiff.backbones import AutoregressiveTransformer, Caduceus, Transformer
 from seqdiff.denoiser import Denoiser
@@ -21,7 +23,8 @@ COMPLEMENT = (2, 1, 0)
 
 @pytest.fixture(params=["dense", "sparse"], autouse=True)
 def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep all words, or only those that occur."""
+    """Keep all words, or only those that occur; numbers are chosen on four parts of the rows."""
+    monkeypatch.setattr(mixture, "_PARTS", 4)
     if request.param == "sparse":
         monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
         monkeypatch.setattr(ngrams, "_MERGED_TOKENS", 40)
@@ -66,9 +69,16 @@ def expected(
     return probs
 
 
-def count(rows: np.ndarray, folds: int = 4, *, complement: bool = False) -> NGramExperts:
-    experts = NGramExperts(K, ExpertsConfig(ORDER, folds), COMPLEMENT if complement else None)
+def count(
+    rows: np.ndarray, order: int = ORDER, *, complement: bool = False, sizes: Sequence[int] = ()
+) -> NGramExperts:
+    """Count with any gates, those of a mixture that has been fitted."""
+    pair = COMPLEMENT if complement else None
+    experts = NGramExperts(K, ExpertsConfig(order), pair, sizes)
     experts.count(len(rows), lambda part: (rows[part], rows[part] < K))
+    draws = torch.Generator().manual_seed(0)
+    for gates in experts.buffers():
+        gates.uniform_(0.5, 1.5, generator=draws)
     return experts
 
 
@@ -87,29 +97,25 @@ def contexts() -> Iterator[tuple[int, ...]]:
         yield from itertools.product(range(K), repeat=size)
 
 
-def ask(table: NGramTable, context: tuple[int, ...], part: int | None = None) -> np.ndarray:
+def ask(table: NGramTable, context: tuple[int, ...]) -> np.ndarray:
     digits = torch.zeros(1, ORDER, dtype=torch.int64)
     digits[0, : len(context)] = torch.tensor(context[::-1])
-    which = None if part is None else torch.tensor([part])
-    return table.probs(digits, torch.tensor([len(context)]), which)[0].numpy()
+    return table.probs(digits, torch.tensor([len(context)]))[0].numpy()
 
 
-@pytest.mark.parametrize("part", [None, 0, 3])
-def test_a_table_is_counting_by_hand(part: int | None) -> None:
-    """Of the other parts, if one is left out; the reversed rows are the second table."""
+def test_a_table_is_counting_by_hand() -> None:
+    """The reversed rows are the second table."""
     rows = some_rows(40)
     forward, backward = tables(count(rows))
-    kept = rows if part is None else np.concatenate((rows[: 10 * part], rows[10 * part + 10 :]))
-    for table, one in ((forward, kept), (backward, kept[:, ::-1])):
+    for table, one in ((forward, rows), (backward, rows[:, ::-1])):
         table.discounts = (0.25, 0.0, 0.75, 0.9)
         found = words(one)
         for context in contexts():
             wanted = expected(found, numbers(table), context)
-            np.testing.assert_allclose(ask(table, context, part), wanted, rtol=1e-5)
-    found = words(rows[:30])  # a broken twin, which leaves another part out
-    context = (0, 1)
-    wrong = expected(found, numbers(forward), context)
-    assert not np.allclose(ask(forward, context, 0), wrong, rtol=1e-5)
+            np.testing.assert_allclose(ask(table, context), wanted, rtol=1e-5)
+    found = words(rows[:30])  # a broken twin, which leaves a part out
+    wrong = expected(found, numbers(forward), (0, 1))
+    assert not np.allclose(ask(forward, (0, 1)), wrong, rtol=1e-5)
 
 
 def test_both_strands_are_one_table() -> None:
@@ -164,16 +170,18 @@ def test_tables_that_are_too_large_lose_their_longest_words(
     complement: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, pair = some_rows(400), COMPLEMENT if complement else None
-    smaller = NGramExperts(K, ExpertsConfig(ORDER - 1, 4), pair)
-    smaller.count(len(rows), lambda part: (rows[part], rows[part] < K))
+    smaller = count(rows, ORDER - 1, complement=complement)
     monkeypatch.setattr(mixture, "_MOST_BYTES", len(smaller.get_extra_state()))
     experts = count(rows, complement=complement)
     assert (experts.order, experts.table_order) == (ORDER, ORDER - 1)
     assert torch.equal(experts.get_extra_state(), smaller.get_extra_state())
     for one, two in zip(tables(experts), tables(smaller), strict=True):
-        for context, part in itertools.product(contexts(), (None, 2)):
-            assert np.array_equal(ask(one, context, part), ask(two, context[-ORDER + 1 :], part))
-    other = NGramExperts(K, ExpertsConfig(ORDER, 4), pair)
+        for context in contexts():
+            assert np.array_equal(ask(one, context), ask(two, context[-ORDER + 1 :]))
+    for model in (experts, smaller):
+        for gates in model.buffers():
+            gates.fill_(1)
+    other = NGramExperts(K, ExpertsConfig(ORDER), pair)
     other.load_state_dict(experts.state_dict())
     assert other.table_order == ORDER - 1
     tokens = torch.tensor(some_rows(6, seed=1))
@@ -181,21 +189,6 @@ def test_tables_that_are_too_large_lose_their_longest_words(
     found = [model(outputs, tokens, None) for model in (experts, other, smaller)]
     assert torch.equal(found[0], found[1])
     assert torch.allclose(found[0], found[2])  # gates of 1 for every length
-
-
-def test_counted_tables_keep_their_parts_and_take_no_others() -> None:
-    """A resumed run counts, and then reads the same tables, perhaps compressed in another way."""
-    rows, others = some_rows(40), some_rows(40, seed=5)
-    for complement in (False, True):
-        experts = count(rows, complement=complement)
-        content = [table.encode() for table in dict.fromkeys(tables(experts))]
-        spaced = [part + bytes(3) for part in content]  # after the end of the zip file
-        sizes = np.array([len(part) for part in spaced], dtype=np.int64).tobytes()
-        state = bytes([len(content)]) + sizes + b"".join(spaced)
-        experts.set_extra_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-        assert all(table.num_parts == 4 for table in tables(experts))
-        with pytest.raises(ValueError, match="experts must count the training split that the chec"):
-            experts.set_extra_state(count(others, complement=complement).get_extra_state())
 
 
 @pytest.mark.parametrize("complement", [False, True])
@@ -228,7 +221,13 @@ def test_damaged_tables_are_found_or_the_same() -> None:
 
 
 def by_hand(
-    experts: NGramExperts, rows: np.ndarray, x: list[int], i: int, first: int, last: int
+    experts: NGramExperts,
+    rows: np.ndarray,
+    x: list[int],
+    i: int,
+    first: int,
+    last: int,
+    gates: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Log-probabilities at a position that sees the visible tokens of [first, last)."""
     forward, backward = tables(experts)
@@ -242,38 +241,147 @@ def by_hand(
     base = np.log(expected(ahead, numbers(forward), ()))
     one = np.log(expected(ahead, numbers(forward), tuple(left)))
     two = np.log(expected(back, numbers(backward), tuple(right)))
-    gates = experts.left.detach().numpy(), experts.right.detach().numpy() if not strands else None
-    after = gates[1] if gates[1] is not None else gates[0]
-    logits = gates[0][0] * base
-    logits += gates[0][len(left)] * (one - base) + after[len(right)] * (two - base)
+    if gates is None:
+        gates = experts.left[0].numpy(), (experts.left if strands else experts.right)[0].numpy()
+    before, after = gates
+    logits = before[0] * base
+    logits += before[len(left)] * (one - base) + after[len(right)] * (two - base)
     return logits - np.logaddexp.reduce(logits)
 
 
 @pytest.mark.parametrize("complement", [False, True])
-def test_the_mixture_is_the_product_of_both_directions(complement: bool) -> None:
+def test_the_mixture_is_the_product_of_the_network_and_both_directions(complement: bool) -> None:
+    """Without the network, it is that of both directions."""
     rows = some_rows(40)
     experts = count(rows, complement=complement)
-    with torch.no_grad():
-        for gates in experts.parameters():
-            gates.uniform_(0.5, 1.5)
     visible = torch.tensor(some_rows(6, seed=1))
     where = visible == K
     outputs = torch.randn(int(where.sum()), K)
-    with torch.no_grad():
-        found = (experts(outputs, visible, where) - outputs).log_softmax(dim=-1)
-    for (b, i), row in zip(where.nonzero().tolist(), found, strict=True):
+    found = (experts(outputs, visible, where) - experts.scale * outputs).log_softmax(dim=-1)
+    with experts.only("experts"):
+        alone = experts(outputs, visible, where).log_softmax(dim=-1)
+    ones = np.ones(ORDER + 1), np.ones(ORDER + 1)
+    for (b, i), row, single in zip(where.nonzero().tolist(), found, alone, strict=True):
         wanted = by_hand(experts, rows, visible[b].tolist(), i, 0, LENGTH)
         np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
+        wanted = by_hand(experts, rows, visible[b].tolist(), i, 0, LENGTH, ones)
+        np.testing.assert_allclose(single.numpy(), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("complement", [False, True])
-def test_closed_gates_leave_the_network(complement: bool) -> None:
-    experts = count(some_rows(40), complement=complement)
-    experts.close()
+def test_before_it_is_fitted_the_mixture_is_the_network(complement: bool) -> None:
+    rows, pair = some_rows(40), COMPLEMENT if complement else None
+    experts = NGramExperts(K, ExpertsConfig(ORDER), pair)
     visible = torch.tensor(some_rows(6, seed=1))
     outputs = torch.randn(*visible.shape, K)
-    with torch.no_grad():
-        assert torch.equal(experts(outputs, visible, None), outputs)
+    assert not experts.counted
+    assert experts(outputs, visible, None) is outputs
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < K))
+    assert experts.counted
+    assert torch.equal(experts(outputs, visible, None), outputs)
+
+
+def fit_case(context: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, where they are masked, outputs of a network, weights, and rows."""
+    torch.manual_seed(0)
+    x0 = torch.tensor(some_rows(60, seed=1))
+    where = x0 < K
+    if context != "prefix":
+        where &= torch.rand(x0.shape) < 0.5
+    outputs = torch.randn(int(where.sum()), K) + 2 * torch.eye(K)[x0[where]]
+    return x0, where, outputs, torch.rand(int(where.sum())) + 0.5, where.nonzero()[:, 0]
+
+
+@pytest.mark.parametrize("complement", [False, True])
+@pytest.mark.parametrize("context", ["row", "prefix"])
+def test_the_fit_is_the_optimum_that_another_optimiser_finds(
+    context: mixture.Context, complement: bool
+) -> None:
+    """Of the same loss by hand, in float64; the prior keeps gates of absent runs at 0."""
+    experts = count(some_rows(40), complement=complement and context == "row")
+    x0, where, outputs, weights, rows = fit_case(context)
+    visible = x0 if context == "prefix" else x0.masked_fill(where, K)
+    terms = experts.terms(visible, where, context=context)
+    targets, tokens = x0[where], 300
+    before, after = experts.fit(outputs, terms, targets, weights, rows, tokens)
+
+    lists = 1 if experts.complement is not None else 2
+    start = np.zeros((1 + lists) * (ORDER + 1))
+    start[0] = 1
+    right = terms.base * 0 if terms.right is None else terms.right
+    right_run = terms.left_run * 0 if terms.right_run is None else terms.right_run
+    f, u, p, q = (x.double().numpy() for x in (outputs, terms.base, terms.left, right))
+    i, j = terms.left_run.numpy(), right_run.numpy()
+    heavy = weights.double().numpy()
+    even = rows.numpy() % 2 == 0
+
+    def nats(values: np.ndarray, chosen: np.ndarray) -> float:
+        gates = values.reshape(1 + lists, ORDER + 1)
+        logits = gates[0, 0] * f + gates[1, 0] * u
+        logits = logits + gates[1][i][:, None] * p + gates[-1][j][:, None] * q
+        lost = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(f)), targets.numpy()]
+        return float((chosen * heavy * lost).sum() / heavy.sum())
+
+    def optimum(chosen: np.ndarray, weight: float = 1.0) -> np.ndarray:
+        def loss(values: np.ndarray) -> float:
+            gates, first = values.reshape(1 + lists, -1), start.reshape(1 + lists, -1)
+            prior = float(((gates - first)[:, :2] ** 2).sum()) + float((gates[0, 2:] ** 2).sum())
+            prior += float((np.diff(gates[1:, 1:], axis=1) ** 2).sum()) / 0.1**2
+            shown = float((heavy * chosen).sum() / heavy.sum())
+            return nats(values, chosen) / shown + weight * prior / (2 * tokens * chosen.mean())
+
+        return minimize(loss, start, method="BFGS", options={"gtol": 1e-7}).x
+
+    best = optimum(np.ones_like(even))
+    wanted = best.reshape(1 + lists, ORDER + 1)
+    found = [experts.scale.numpy(), experts.left[0].numpy()]
+    found += [experts.right[0].numpy()] if lists == 2 else []
+    for one, two in zip(found, (wanted[0, :1], *wanted[1:]), strict=True):
+        np.testing.assert_allclose(one, two, atol=2e-3)
+    assert before == pytest.approx(nats(start, np.ones_like(even)), abs=1e-5)
+    unseen = nats(optimum(even), ~even) + nats(optimum(~even), even)
+    assert after == pytest.approx(unseen, abs=1e-5)
+    assert nats(best, np.ones_like(even)) < after < before - 0.01
+    if context == "prefix":
+        assert float(experts.right.abs().max()) == 0
+    flat = optimum(np.ones_like(even), 0.0)  # a twin without a prior
+    assert np.abs(flat - best).max() > 0.01
+
+
+@pytest.mark.parametrize("rows", ["noise", "one"])
+def test_gates_that_do_not_help_on_other_rows_stay_closed(rows: str) -> None:
+    """Of a network that is right, and of a single row, on which nothing can be tried."""
+    experts = count(some_rows(40))
+    torch.manual_seed(0)
+    x0 = torch.tensor(some_rows(1 if rows == "one" else 4, seed=1))
+    where = x0 < K
+    outputs = torch.log_softmax(torch.randn(int(where.sum()), K), dim=-1)
+    targets = torch.multinomial(outputs.exp(), 1)[:, 0]
+    terms = experts.terms(x0.masked_fill(where, K), where)
+    number = where.nonzero()[:, 0]
+    before, after = experts.fit(outputs, terms, targets, torch.ones(len(targets)), number, 30)
+    assert before == after
+    assert torch.equal(experts.scale, torch.ones(1))
+    assert float(experts.left.abs().max()) == float(experts.right.abs().max()) == 0
+
+
+def test_every_block_size_has_gates_of_its_own() -> None:
+    experts = count(some_rows(40), sizes=(1, 3))
+    x0, where, outputs, weights, rows = fit_case("row")
+    visible = x0.masked_fill(where, K)
+    kept = experts.left[0].clone(), experts.right[0].clone(), experts.scale[0].clone()
+    sight = {"context": "block", "clean": x0, "block_size": 3}
+    terms = experts.terms(visible, where, **sight)
+    experts.fit(outputs, terms, x0[where], weights, rows, 300, block_size=3)
+    for old, new in zip(kept, (experts.left, experts.right, experts.scale), strict=True):
+        assert torch.equal(old, new[0])
+        assert not torch.allclose(new[1], new[0])
+    alone = count(some_rows(40))
+    for own, gates in zip(alone.buffers(), experts.buffers(), strict=True):
+        own[0] = gates[1]
+    assert torch.equal(
+        experts(outputs, visible, where, **sight), alone(outputs, visible, where, **sight)
+    )
 
 
 def test_blocks_see_clean_blocks_before_them_and_masks_of_their_own() -> None:
@@ -302,23 +410,6 @@ def test_autoregressive_models_see_what_is_before() -> None:
     for b, i in itertools.product(range(6), range(LENGTH)):
         wanted = by_hand(experts, rows, tokens[b].tolist(), i, 0, i + 1)
         np.testing.assert_allclose(found[b, i].numpy(), wanted, atol=1e-5)
-
-
-def test_training_rows_do_not_see_their_own_part() -> None:
-    rows = some_rows(40)
-    experts, others = count(rows), count(rows[10:], folds=3)
-    visible = torch.tensor(some_rows(2, seed=1))
-    for other, table in zip(tables(others), tables(experts), strict=True):
-        other.discounts, other.concentrations = table.discounts, table.concentrations
-    outputs = torch.zeros(2, LENGTH, K)
-    with torch.no_grad():
-        found = experts(outputs, visible, None, row=torch.tensor([0, 9]))
-        wanted = others(outputs, visible, None)
-        torch.testing.assert_close(found, wanted)
-        assert not torch.allclose(experts(outputs, visible, None), wanted)
-        assert not torch.allclose(
-            experts(outputs, visible, None, row=torch.tensor([10, 39])), wanted
-        )
 
 
 def small(name: str) -> Denoiser:
@@ -391,7 +482,6 @@ def test_processes_without_clean_tokens_take_none() -> None:
     ("change", "said"),
     [
         ({"order": -1}, "ExpertsConfig.order must be at least 0, got -1; set experts.order"),
-        ({"folds": 1}, "ExpertsConfig.folds must be at least 2, got 1; set experts.folds"),
     ],
 )
 def test_wrong_numbers(change: dict[str, int], said: str) -> None:
@@ -402,7 +492,7 @@ def test_wrong_numbers(change: dict[str, int], said: str) -> None:
 def test_orders_have_a_limit() -> None:
     """A word of four of 50,000 symbols is a number of 63 bits, and one of five is not."""
     rows = np.random.default_rng(0).integers(0, 50_000, (8, LENGTH))
-    experts = NGramExperts(50_000, ExpertsConfig(4, 4))
+    experts = NGramExperts(50_000, ExpertsConfig(4))
     experts.count(len(rows), lambda part: (rows[part], rows[part] >= 0))
     assert experts.table_order == 3
     with pytest.raises(ValueError, match=r"experts\.order must be in 0\.\.3 for 50000 symbols"):

@@ -194,7 +194,7 @@ def test_a_flag_beside_the_wrong_one_may_name_a_binary_file(
         (["--data", "Nowhere"], f"{TOY}.ToyData"),
         (["--seed", "x"], "seed must be an integer, got x"),
         (["--experts.order", "x"], "experts.order must be an integer, got x"),
-        (["--experts.odrer", "2"], "choose from order, folds"),
+        (["--experts.odrer", "2"], "choose from order"),
         (["--experts.order", "-1"], "error: ExpertsConfig.order must be at least 0, got -1; set"),
         (["--seed", "-1"], "RunConfig.seed must be in [0, 2^32), got -1"),
         (["--optim.lr", "-1"], "OptimConfig.lr must be positive, got -1.0"),

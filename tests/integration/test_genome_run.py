@@ -58,7 +58,7 @@ def test_fasta_to_fasta(markov_fasta: Path, tmp_path: Path) -> None:
     rows = {row["name"]: row for row in content["rows"]}
     model = rows.pop("model, upper bound")
     parts = rows.pop("network alone"), rows.pop("experts alone")
-    assert all(model["bits_per_token"] < part["bits_per_token"] for part in parts)
+    assert all(model["bits_per_token"] < part["bits_per_token"] + 0.01 for part in parts)
     assert list(rows)[:9] == [f"Markov order {k}" for k in range(9)]
     assert list(rows)[9].startswith("interpolated Markov, order ") and len(rows) == 10
     assert all(0 < row["bits_per_token_error"] < 0.1 for row in rows.values())

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import timer
+from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.optim import AdamW
 
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
+from seqdiff.run import load
 from seqdiff.training.callbacks import RunCheckpoint
 from seqdiff.training.module import DiffusionModule
 from tests.integration.conftest import same
@@ -347,14 +349,45 @@ def test_resuming_with_other_optimiser_flags_obeys_them(config: Path, tmp_path: 
     assert {tuple(group["betas"]) for group in groups} == {(0.5, 0.75)}
 
 
-def test_a_run_keeps_its_experts(config: Path, tmp_path: Path, fails) -> None:
-    run, order = tmp_path / "run", ["--experts.order=2", "--checkpoint_every_n_steps=2"]
-    assert main(["train", str(config), *order, f"--output={run}", "--trainer.max_steps=2"]) == 0
-    again = ["train", "--resume", str(run), "--trainer.max_steps=3"]
-    said = fails([*again, "--experts.order=3"])
-    old, new = ({"order": order, "folds": 8} for order in (2, 3))
-    assert f"resume.flags must leave experts at {old}, got {new}" in said
-    assert f"begin another run with --start_from {run}" in said
-    said = fails([*again, "--data.init_args.length=10"])
-    assert "experts must count the training split that the checkpoint was trained on" in said
-    assert main(again) == 0
+def test_experts_follow_a_finished_run(config: Path, tmp_path: Path, fails) -> None:
+    """They are counted at the end; others can be counted then, and do not change the network."""
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    command = ["train", str(config), "--trainer.max_steps=2"]
+    assert main([*command, "--experts.order=2", f"--output={run}"]) == 0
+    assert main([*command, f"--output={plain}"]) == 0
+    checkpoints = [torch.load(folder / "last.ckpt", weights_only=True) for folder in (run, plain)]
+    assert same(*(content["state_dict"] for content in checkpoints))
+    for order in (1, 3):
+        assert main(["train", "--resume", str(run), f"--experts.order={order}"]) == 0
+        experts, network = load(run).denoiser.experts, load(run).denoiser.backbone.state_dict()
+        assert experts is not None and experts.counted
+        assert experts.order == order
+        assert same(network, load(plain).denoiser.backbone.state_dict())
+    kept = (run / "model.safetensors").read_bytes()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert (run / "model.safetensors").read_bytes() == kept
+    assert main(["train", "--resume", str(run), "--experts=null"]) == 0
+    assert load(run).denoiser.experts is None
+    said = fails(["train", "--resume", str(run), "--experts.order=1", "--optim.lr=0.5"])
+    assert "resume.trainer.max_steps must exceed the 2 steps done" in said
+    assert main(["train", "--resume", str(run), "--experts.order=1", "--trainer.max_steps=3"]) == 0
+    experts = load(run).denoiser.experts
+    assert experts is not None and experts.counted
+
+
+def test_a_killed_run_counts_its_experts_when_it_goes_on(config: Path, tmp_path: Path) -> None:
+    """The weights of a run that has not ended are those of the network."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    command = ["train", str(config), "--experts.order=2", "--trainer.max_steps=2"]
+    assert main([*command, f"--output={whole}"]) == 0
+    assert main([*command, f"--output={run}"]) == 0
+    weights = load_file(run / "model.safetensors")
+    network = {name: w for name, w in weights.items() if not name.startswith("experts.")}
+    assert len(network) < len(weights)
+    save_file(network, run / "model.safetensors")  # as after a kill before the count
+    denoiser = load(run).denoiser
+    assert denoiser.experts is not None and not denoiser.experts.counted
+    assert "experts alone" not in {row.name for row in load(run).evaluate(evaluations=2).rows}
+    assert main([*command, f"--output={run}"]) == 0
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert "experts alone" in {row.name for row in load(run).evaluate(evaluations=2).rows}

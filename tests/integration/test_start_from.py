@@ -50,32 +50,24 @@ def test_blocks_go_on_from_masked_diffusion(config: Path, first: Path, tmp_path:
     assert max(float((other[name] - weights[name]).abs().max()) for name in weights) > 0.01
 
 
-def test_experts_do_not_change_a_network_that_has_learnt_without_them(
-    config: Path, first: Path, tmp_path: Path
-) -> None:
-    """Their gates are closed at first; those of a run with experts are kept."""
+def test_experts_are_those_of_the_new_run(config: Path, first: Path, tmp_path: Path) -> None:
+    """They are counted for weights without any, and counted anew for weights with others."""
     still = ["--optim.lr=1e-9", "--optim.min_lr=0", "--trainer.max_steps=1", "--ema_decay=null"]
-    command = ["train", str(config), "--experts.order=2", *still]
-    start = [f"--start_from={first}", f"--output={tmp_path / 'start'}"]
-    assert main([*command, *start]) == 0
-    found, wanted = load(tmp_path / "start").denoiser, load(first).denoiser
-    assert found.experts is not None
-    assert float(found.experts.left.detach().abs().max()) < 1e-6
-    inputs = Inputs(torch.tensor([[0, 6, 6, 3, 6, 1, 0, 6, 2, 2, 6, 5]]), torch.full((1,), 0.5))
-    where = inputs.tokens == 6
-    with torch.no_grad():
-        assert torch.allclose(found(inputs, where), wanted(inputs, where), atol=1e-5)
-        with found.experts.only("experts"):
+    source = first
+    for order in (2, 1):
+        run = tmp_path / f"order{order}"
+        command = ["train", str(config), f"--experts.order={order}", *still]
+        assert main([*command, f"--start_from={source}", f"--output={run}"]) == 0
+        found, wanted = load(run).denoiser, load(first).denoiser
+        assert found.experts is not None and found.experts.counted
+        assert found.experts.order == order
+        inputs = Inputs(torch.tensor([[0, 6, 6, 3, 6, 1, 0, 6, 2, 2, 6, 5]]), torch.full((1,), 0.5))
+        where = inputs.tokens == 6
+        with torch.no_grad():
             assert not torch.allclose(found(inputs, where), wanted(inputs, where), atol=0.1)
-
-    weights = load_file(tmp_path / "start" / "model.safetensors")
-    weights["experts.left"] = torch.tensor([1.0, 0.5, 0.25])
-    save_file(weights, tmp_path / "start" / "model.safetensors")
-    again = [f"--start_from={tmp_path / 'start'}", f"--output={tmp_path / 'again'}"]
-    assert main([*command, *again]) == 0
-    experts = load(tmp_path / "again").denoiser.experts
-    assert experts is not None
-    assert torch.allclose(experts.left, weights["experts.left"], atol=1e-6)
+            with found.experts.only("network"):
+                assert torch.allclose(found(inputs, where), wanted(inputs, where), atol=1e-5)
+        source = run
 
 
 def test_the_other_run_is_not_needed_any_more(config: Path, first: Path, tmp_path: Path) -> None:
