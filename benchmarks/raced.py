@@ -137,31 +137,6 @@ class OnlineImportance(Objective):
         return bound / (density[bins] * _BINS)[:, None].to(bound.dtype)
 
 
-@dataclass(frozen=True)
-class Distillation(Objective):
-    """The cross-entropy between the experts' distribution and the network's at masked tokens."""
-
-    needs: ClassVar[Needs] = _MASKED
-
-    @override
-    def terms(self, denoiser: Denoiser, batch: Batch, noise: CounterNoise) -> Float[Tensor, "B L"]:
-        process, experts = denoiser.process, denoiser.experts
-        assert isinstance(process, Absorbing) and experts is not None
-        total = batch.loss_mask.sum(dim=-1)
-        u, _ = Sobol().sample(batch.index, noise=noise)
-        count = (u * total).long() + 1
-        where = batch.loss_mask & (_ranks(batch, noise) < count[:, None])
-        x_t = batch.tokens.masked_fill(where, process.unknown_id)
-        inputs = batch.inputs(x_t, process.schedule.inverse(1 - count.double() / total))
-        with torch.no_grad(), experts.only("experts"):
-            teacher = denoiser.log_probs(inputs, where).exp()
-        with experts.only("network"):
-            student = denoiser.log_probs(inputs, where)
-        found = torch.zeros(batch.tokens.shape, dtype=student.dtype)
-        found[where] = -(teacher * student).sum(dim=-1)
-        return 2 * found
-
-
 class _NormedBlock(AdaptiveBlock):
     """Normalises queries and keys, see ``QKNorm``."""
 

@@ -1,0 +1,99 @@
+"""What the gates of experts are chosen on: the draws of the bound, on the validation rows."""
+
+import numpy as np
+import pytest
+import torch
+
+from seqdiff.backbones import AutoregressiveTransformer, Transformer
+from seqdiff.denoiser import Denoiser
+from seqdiff.experts import ExpertsConfig, NGramExperts
+from seqdiff.process import Absorbing, Blockwise, LeftToRight
+from seqdiff.training import experts as fitting
+from seqdiff.training import fit_experts
+from tests.integration.toy_domain import RingSet, ToyData
+
+K = 6
+
+
+def model(kind: str) -> Denoiser:
+    torch.manual_seed(0)
+    sizes = {"num_embeddings": K + 1, "num_logits": K}
+    process, net = Absorbing(K), Transformer(8, 1, 2, cond_dim=4, **sizes)
+    block_sizes = ()
+    if kind == "ar":
+        process, net = LeftToRight(K), AutoregressiveTransformer(8, 1, 2, **sizes)
+    if kind == "blocks":
+        block_sizes = (1, 4)
+        process = Blockwise(process, 4, block_sizes)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    experts = NGramExperts(K, ExpertsConfig(2), None, block_sizes)
+    return Denoiser(net, process, experts=experts).eval()
+
+
+def data() -> ToyData:
+    return ToyData(eval_batch_size=4)
+
+
+@pytest.mark.parametrize("kind", ["masked", "blocks"])
+def test_draws_are_those_of_the_bound(kind: str) -> None:
+    """Of n counted tokens k are masked, with weight n / k, for every row or block of it."""
+    dataset, size = data().dataset("valid"), 4 if kind == "blocks" else 12
+    draws, tokens = fitting._draw(model(kind), dataset, 4, seed=0)
+    x0, loss_mask = (torch.from_numpy(np.asarray(x)) for x in dataset.rows(np.arange(13)))
+    assert tokens == int(loss_mask.sum())
+    seen, fractions = [], set()
+    for draw in draws:
+        seen += draw.rows.tolist()
+        assert torch.equal(draw.x0, x0[draw.rows].long())
+        hidden = draw.inputs.tokens != draw.x0
+        assert torch.equal(draw.where, hidden & (draw.x0 < K))
+        weights = torch.zeros(draw.where.shape, dtype=draw.weight.dtype)
+        weights[draw.where] = draw.weight
+        for row, where, weight in zip(draw.rows, draw.where, weights, strict=True):
+            for first in range(0, 12, size):
+                part = slice(first, first + size)
+                k, n = int(where[part].sum()), int(loss_mask[row, part].sum())
+                if k:
+                    assert weight[part][where[part]].tolist() == pytest.approx([n / k] * k)
+                    fractions.add(k / n)
+    assert sorted(seen) == sorted(list(range(13)) * 8), "eight draws of each row"
+    assert len(fractions) > 3
+
+
+def test_autoregressive_rows_have_one_exact_loss() -> None:
+    denoiser, splits = model("ar"), data()
+    (before, after) = fit_experts(denoiser, splits, seed=0)[None]
+    draws, _ = fitting._draw(denoiser, splits.dataset("valid"), 4, seed=0)
+    assert sorted(row for draw in draws for row in draw.rows.tolist()) == list(range(13))
+    assert denoiser.experts is not None
+    with torch.no_grad(), denoiser.experts.only("network"):
+        nats = torch.cat([denoiser.nats(d.inputs, d.x0, d.where)[d.where] for d in draws])
+    assert before == pytest.approx(float(nats.mean()), abs=1e-6)
+    assert after < before - 0.1, "the next token follows from the last two"
+
+
+@pytest.mark.parametrize("kind", ["masked", "blocks", "ar"])
+def test_the_mixture_learns_the_ring(kind: str) -> None:
+    """On rows that follow from their neighbours, counts are far better than a random network."""
+    denoiser, splits = model(kind), data()
+    found = fit_experts(denoiser, splits, seed=1)
+    assert list(found) == ([1, 4] if kind == "blocks" else [None])
+    assert all(after < before - 0.1 for before, after in found.values())
+    again = model(kind)
+    assert fit_experts(again, splits, seed=1) == found
+    assert denoiser.experts is not None and again.experts is not None
+    one, two = denoiser.experts.state_dict(), again.experts.state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert fit_experts(model(kind), splits, seed=2) != found or kind == "ar"
+
+
+def test_rows_are_spread_over_the_split_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_MOST_POSITIONS", 30)
+    dataset = RingSet(100, 12, 0)
+    draws, tokens = fitting._draw(model("masked"), dataset, 2, seed=0)
+    found = torch.cat([draw.x0 for draw in draws])
+    expected, loss_mask = dataset.rows(np.array([0, 24, 49, 74, 99]))
+    assert np.array_equal(found.numpy(), expected)
+    assert tokens == loss_mask.sum()
