@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from seqdiff.experts.ngrams import NGramTable, Rows, blocks_of, most_order
@@ -24,6 +23,7 @@ _BLOCK_ROWS = 256
 _MOST_TOKENS = 2**28
 _PARTS = 8  # of the training split; each is predicted from the others to choose discounts
 _FOLDS = 4
+_MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-12  # of Newton's method
 _STEP = 0.1  # standard deviation of the difference between the gates of neighbouring lengths
 
 
@@ -67,16 +67,105 @@ class Terms(NamedTuple):
     right: Float[Tensor, "N K"] | None
     right_run: Int[Tensor, " N"] | None
 
-    def double(self) -> Terms:
-        """Convert to float64."""
-        right = None if self.right is None else self.right.double()
-        return self._replace(base=self.base.double(), left=self.left.double(), right=right)
-
     @classmethod
     def join(cls, parts: Sequence[Terms]) -> Terms:
         """Put the positions of several calls together."""
         columns = zip(*parts, strict=True)
         return cls(*(None if c[0] is None else torch.cat(c) for c in columns))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The choice of a scale and of gates, a convex problem that Newton's method solves.
+
+    Attributes:
+        terms: What up to four of the values multiply at each position: the network's outputs,
+            log u, and the terms of both sides.
+        place: The number of each of these values.
+        targets: Tokens.
+        roots: Rows whose squared products with the values, less their start, are the prior.
+        start: The values of the network alone: the scale, then the gates of each list.
+    """
+
+    terms: Float64[Tensor, "N m K"]
+    place: Int[Tensor, "N m"]
+    targets: Int[Tensor, " N"]
+    roots: Float64[Tensor, "r P"]
+    start: Float64[Tensor, " P"]
+
+    @classmethod
+    def of(cls, outputs: Tensor, found: Terms, targets: Tensor, lists: int, order: int) -> _Problem:
+        """Collect the terms.
+
+        Args:
+            outputs: Of the network.
+            found: Of the experts.
+            targets: Tokens.
+            lists: 2 if the sides have gates of their own, else 1.
+            order: Longest run.
+        """
+        scale = torch.zeros_like(targets)
+        terms = [outputs, found.base, found.left]
+        places = [scale, scale + 1, 1 + found.left_run]
+        if found.right is not None and found.right_run is not None:
+            terms.append(found.right)
+            places.append(1 + (lists - 1) * (order + 1) + found.right_run)
+        units = torch.eye(1 + lists * (order + 1), dtype=torch.float64, device=outputs.device)
+        gates = units[1:].unflatten(0, (lists, order + 1))
+        steps = (gates[:, 2:] - gates[:, 1:-1]).flatten(0, 1) / _STEP
+        roots = torch.cat((units[:1], gates[:, :2].flatten(0, 1), steps))
+        together = torch.stack(terms, dim=1).double()
+        return cls(together, torch.stack(places, dim=1), targets, roots, units[0].clone())
+
+    def _log_probs(self, values: Tensor) -> Tensor:
+        return (values[self.place][:, :, None] * self.terms).sum(dim=1).log_softmax(dim=-1)
+
+    def nats(self, values: Float64[Tensor, " P"], share: Float64[Tensor, " N"]) -> float:
+        """Weighted sum of -log p of the targets."""
+        found = self._log_probs(values).gather(1, self.targets[:, None])[:, 0]
+        return -float((share * found).sum())
+
+    def minimum(
+        self, share: Float64[Tensor, " N"], tokens: float, first: Float64[Tensor, " P"]
+    ) -> Float64[Tensor, " P"]:
+        """Find the values with the least loss and prior.
+
+        Args:
+            share: Weights, which add up to 1.
+            tokens: Number of tokens, against which the prior counts.
+            first: Where to begin.
+        """
+        values, count = first, len(first)
+
+        def loss(values: Tensor) -> float:
+            prior = (self.roots @ (values - self.start)).square().sum()
+            return self.nats(values, share) + float(prior) / (2 * tokens)
+
+        pairs = (self.place[:, :, None] * count + self.place[:, None, :]).flatten()
+        at_target = self.terms.gather(
+            2, self.targets[:, None, None].expand(-1, self.terms.shape[1], 1)
+        )[:, :, 0]
+        present = loss(values)
+        for _ in range(_MOST_STEPS):
+            scaled = self._log_probs(values).exp()[:, None] * self.terms
+            mean = scaled.sum(dim=2)
+            spread = scaled @ self.terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
+            slope = self.roots.T @ (self.roots @ (values - self.start)) / tokens
+            slope.index_add_(
+                0, self.place.flatten(), (share[:, None] * (mean - at_target)).flatten()
+            )
+            curve = (self.roots.T @ self.roots / tokens).flatten()
+            curve.index_add_(0, pairs, (share[:, None, None] * spread).flatten())
+            step = torch.linalg.solve(curve.view(count, count), slope)
+            gain, length = float(slope @ step), 1.0
+            while (new := loss(values - length * step)) > present - 1e-4 * length * gain:
+                length /= 2
+                if length < _SHORTEST:
+                    return values
+            values, present = values - length * step, new
+            if gain < _SMALL_GAIN:
+                return values
+        return values
 
 
 class NGramExperts(nn.Module):
@@ -336,57 +425,31 @@ class NGramExperts(nn.Module):
             Weighted mean of -log p of the targets in nats, of the network alone and of the mixture,
             the latter from cross-validation.
         """
-        shared = self.complement is not None
-        outputs, weights = outputs.double(), weights.double()
-        found = found.double()
-        start = torch.zeros(2 if shared else 3, self.order + 1).to(outputs)
-        start[0, 0] = 1  # row 0 holds the scale, the others the gates
-
-        def nats(values: Tensor, share: Tensor) -> Tensor:
-            logits = self._mixed(outputs, found, values[0, 0], values[1], values[-1])
-            return (share * F.cross_entropy(logits, targets, reduction="none")).sum()
-
-        def best(chosen: Tensor, first: Tensor) -> Tensor:
-            share = weights * chosen / (weights * chosen).sum()
-            tokens = num_tokens * float(chosen.double().mean())
-            values = first.clone().requires_grad_()
-
-            def loss() -> Tensor:
-                optimizer.zero_grad()
-                steps = values[1:, 2:] - values[1:, 1:-1]
-                prior = (values - start)[:, :2].square().sum() + (steps / _STEP).square().sum()
-                total = nats(values, share) + prior / (2 * tokens)
-                total.backward()
-                return total
-
-            optimizer = torch.optim.LBFGS(
-                [values],
-                max_iter=500,
-                tolerance_grad=1e-7,
-                tolerance_change=1e-12,
-                line_search_fn="strong_wolfe",
-            )
-            with torch.enable_grad():
-                optimizer.step(loss)
-            return values.detach()
-
+        lists = 1 if self.complement is not None else 2
+        problem = _Problem.of(outputs, found, targets, lists, self.order)
+        weights = weights.double()
         share, number = weights / weights.sum(), int(rows.max()) + 1
         order = torch.randperm(number, generator=torch.Generator().manual_seed(0))
         fold = (order % _FOLDS)[rows.cpu()].to(rows.device)
-        with torch.no_grad():
-            before = after = float(nats(start, share))
-            values = start
-            if number >= _FOLDS:
-                found_all = best(torch.ones_like(fold), start)
-                tries = [(best(fold != n, found_all), fold == n) for n in range(_FOLDS)]
-                unseen = sum(float(nats(gates, share * left_out)) for gates, left_out in tries)
-                if unseen < before:
-                    values, after = found_all, unseen
-            place = self.block_sizes.index(block_size) if self.block_sizes else 0
-            self.scale[place] = values[0, 0]
-            self.left[place] = values[1]
-            if not shared:
-                self.right[place] = values[2]
+
+        before = after = problem.nats(problem.start, share)
+        values = problem.start
+        if number >= _FOLDS:
+            best = problem.minimum(share, float(num_tokens), problem.start)
+            unseen = 0.0
+            for n in range(_FOLDS):
+                seen = share * (fold != n)
+                tokens = num_tokens * float((fold != n).double().mean())
+                gates = problem.minimum(seen / seen.sum(), tokens, best)
+                unseen += problem.nats(gates, share * (fold == n))
+            if unseen < before:
+                values, after = best, unseen
+        place = self.block_sizes.index(block_size) if self.block_sizes else 0
+        self.scale[place] = values[0]
+        gates = values[1:].view(lists, -1)
+        self.left[place] = gates[0]
+        if lists == 2:
+            self.right[place] = gates[1]
         return before, after
 
     def _complements(self, tokens: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from seqdiff.rng import CounterNoise
 from seqdiff.types import Inputs
 
 _MOST_POSITIONS = 2**17
-_MOST_VALUES = 2**23
+_MOST_VALUES = 2**22
 _MOST_DRAWS = 8
 
 
