@@ -162,7 +162,12 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     with _alone("resume.directory", directory):
         new_experts = parsed["experts"] != written["experts"]
         may_be_done = not flags or (new_experts and _is_of(directory, parsed, but=("experts",)))
-        return _fit(parsed, config, directory, True, may_be_done, new_experts)
+        return _fit(
+            *(parsed, config, directory),
+            resume=True,
+            may_be_done=may_be_done,
+            new_experts=new_experts,
+        )
 
 
 def _is_of(directory: Path, parsed: ParsedRun, but: Sequence[str] = ()) -> bool:
@@ -289,11 +294,13 @@ def _add_experts(directory: Path) -> None:
         )
     for size, (before, after) in fitted.items():
         blocks = "" if size is None else f" in blocks of {size}"
-        print(
-            f"seqdiff: with n-gram experts the validation loss is {after:.4f} instead of "
-            f"{before:.4f} nats a token{blocks}",
-            file=sys.stderr,
+        said = (
+            f"with n-gram experts the validation loss is {after:.4f} instead of {before:.4f} nats "
+            f"a token{blocks}"
+            if after < before
+            else f"n-gram experts do not help on the validation rows{blocks}, so they stay unused"
         )
+        print(f"seqdiff: {said}", file=sys.stderr)
     _write_weights(directory, run.config, run.denoiser, run.denoiser.cpu().state_dict())
 
 
@@ -323,6 +330,7 @@ def _fit(
     parsed: ParsedRun,
     config: RunConfig,
     directory: Path,
+    *,
     resume: bool = False,
     may_be_done: bool = False,
     new_experts: bool = False,
