@@ -112,7 +112,7 @@ def test_samples_have_the_class_that_is_asked_for(
     flags = [
         *("--data.length=32", "--data.stride=32", "--data.batch_size=16", "--optim.lr=1e-2"),
         *("--ema_decay=0.9", "--trainer.enable_progress_bar=false"),
-        *("--trainer.val_check_interval=null", "--trainer.max_steps=200"),
+        *("--trainer.val_check_interval=null", "--trainer.max_steps=400"),
         *("--data.labels=[rich, poor]", "--backbone.dropout=0", f"--output={run}"),
         "--label_dropout=0.3",
     ]
