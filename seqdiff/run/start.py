@@ -24,6 +24,7 @@ from torch import Tensor
 
 from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
 from seqdiff.data import (
+    SequenceDataModule,
     SequenceDataset,
     Tokenizer,
     signal_statistics,
@@ -372,8 +373,10 @@ def _fit(
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
         _check_length(config.backbone, config.data.dataset("train"))
-        if config.trainer.val_check_interval is not None or config.experts is not None:
+        if config.trainer.val_check_interval is not None:
             config.data.dataset("valid")
+        if config.experts is not None:
+            _check_for_experts(config.data)
     ours = not torch.distributed.is_initialized()
     with nullcontext() if resume else _unused(directory):
         with _plain_errors(directory):
@@ -442,6 +445,17 @@ def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
             f"RunConfig.backbone must take rows as long as those of data, {tokens.shape[1]}, got "
             f"max_length = {most}; raise backbone.max_length, or cut the rows"
         )
+
+
+def _check_for_experts(data: SequenceDataModule) -> None:
+    """Check, before training, that experts will have a validation split."""
+    try:
+        data.dataset("valid")
+    except ValueError as error:
+        raise ValueError(
+            f"RunConfig.experts must be null without a validation split, which chooses their gates "
+            f"({error}); add --experts null"
+        ) from error
 
 
 def _write_config(directory: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """From FASTA to FASTA: the main task on a genome, from the command line."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -163,3 +164,16 @@ def test_a_run_does_not_depend_on_the_folder_it_was_typed_in(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["evaluate", str(tmp_path / "run"), "--evaluations=2"]) == 0
+
+
+def test_experts_need_a_validation_split(
+    markov_fasta: Path, tmp_path: Path, fails: Callable[[list[str]], str]
+) -> None:
+    """The error comes before training."""
+    config = str(CONFIGS / "experiment" / "genomics" / "fasta.yaml")
+    run, flags = tmp_path / "run", ["--data.split=[1, 0, 0]", "--trainer.val_check_interval=null"]
+    command = ["train", config, f"--data.fasta={markov_fasta}", f"--output={run}", *SMALL, *flags]
+    said = fails([*command, "--trainer.max_steps=1"])
+    assert "RunConfig.experts must be null without a validation split, which chooses" in said
+    assert "add --experts null" in said
+    assert not run.exists()
