@@ -428,7 +428,8 @@ class NGramExperts(nn.Module):
         lists = 1 if self.complement is not None else 2
         problem = _Problem.of(outputs, found, targets, lists, self.order)
         weights = weights.double()
-        share, number = weights / weights.sum(), int(rows.max()) + 1
+        share, (found_rows, rows) = weights / weights.sum(), rows.unique(return_inverse=True)
+        number = len(found_rows)
         order = torch.randperm(number, generator=torch.Generator().manual_seed(0))
         fold = (order % _FOLDS)[rows.cpu()].to(rows.device)
 

@@ -448,7 +448,12 @@ def _check_length(backbone: Backbone, dataset: SequenceDataset) -> None:
 
 
 def _check_for_experts(data: SequenceDataModule) -> None:
-    """Check, before training, that experts will have a validation split."""
+    """Check, before training, that experts will have a validation split and rows to count."""
+    if len(data.dataset("train")) < 2:
+        raise ValueError(
+            "RunConfig.experts must be null for a training split of one row; train on more rows, "
+            "or add --experts null"
+        )
     try:
         data.dataset("valid")
     except ValueError as error:

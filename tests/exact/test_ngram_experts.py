@@ -313,7 +313,8 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
     f, u, p, q = (x.double().numpy() for x in (outputs, terms.base, terms.left, right))
     i, j = terms.left_run.numpy(), right_run.numpy()
     heavy = weights.double().numpy()
-    order = torch.randperm(len(x0), generator=torch.Generator().manual_seed(0))
+    distinct, rows = rows.unique(return_inverse=True)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))
     fold = (order % 4)[rows].numpy()
     every = np.ones_like(fold, dtype=bool)
 
@@ -369,7 +370,11 @@ def test_gates_that_do_not_help_on_other_rows_stay_closed() -> None:
     assert len(refused) >= 10
     assert all(after <= before for before, after, _ in found)
     *_, too_few = fit_noise(3, 0)
-    for experts in (*refused, too_few):
+    empty = count(some_rows(40))
+    nothing = torch.full((5, LENGTH), K)
+    terms, none = empty.terms(nothing, nothing < K), torch.zeros(0, dtype=torch.int64)
+    assert empty.fit(torch.zeros(0, K), terms, none, torch.zeros(0), none, 0) == (0.0, 0.0)
+    for experts in (*refused, too_few, empty):
         assert torch.equal(experts.scale, torch.ones(1))
         assert float(experts.left.abs().max()) == float(experts.right.abs().max()) == 0
 
