@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
 from seqdiff.training.config import OptimConfig
 
@@ -84,6 +84,68 @@ def muon_matrices(module: nn.Module) -> set[str]:
     parameters = dict(module.named_parameters())
     inner = {n: parameters[n] for n in decayed if "head" not in n.split(".")}
     return {n for n, p in inner.items() if p.ndim == 2 and not getattr(p, "_no_muon", False)}
+
+
+class Muon(torch.optim.Muon):
+    """``torch.optim.Muon``, but with products in float32 on a CPU.
+
+    PyTorch's computes them in bfloat16 everywhere. A CPU without instructions for bfloat16 takes
+    20 to 50 times as long for them as for float32, which is more than the rest of a step of a small
+    network. Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], weight_decay: float) -> None:
+        """Begin without momentum; the momentum is .95, with Nesterov's correction.
+
+        Args:
+            groups: Matrices (``params``) and their learning rate (``lr``).
+            weight_decay: Of all groups.
+        """
+        super().__init__(groups, weight_decay=weight_decay)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all matrices that have gradients.
+
+        Args:
+            closure: Evaluates the loss with its gradients.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            momentum, decay = group["momentum"], 1 - group["lr"] * group["weight_decay"]
+            for matrix in group["params"]:
+                if matrix.grad is None:
+                    continue
+                state = self.state[matrix]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+                mean = state["momentum_buffer"].lerp_(matrix.grad, 1 - momentum)
+                direction = _orthogonalized(
+                    matrix.grad.lerp(mean, momentum), group["ns_coefficients"], group["ns_steps"]
+                )
+                rate = group["lr"] * math.sqrt(max(1.0, matrix.size(0) / matrix.size(1)))
+                matrix.mul_(decay).add_(direction, alpha=-rate)
+        return loss
+
+
+def _orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
+    """Divide by the Frobenius norm, then bring all singular values close to 1.
+
+    Each of the ``steps`` maps a singular value s to ``a s + b s^3 + c s^5``.
+    """
+    a, b, c = coefficients
+    at_least_single = torch.promote_types(matrix.dtype, torch.float32)
+    x = matrix.to(torch.bfloat16 if matrix.is_cuda else at_least_single)
+    is_tall = matrix.size(0) > matrix.size(1)
+    x = x.T if is_tall else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
+        square = x @ x.T
+        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.T if is_tall else x
 
 
 class MuonWithAdamW(Optimizer):

@@ -6,12 +6,12 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW, Muon
+from torch.optim import AdamW
 
 from seqdiff.backbones import Caduceus, Transformer
 from seqdiff.training import OptimConfig, build_optimizer, decay_groups, lr_factor
 from seqdiff.training.callbacks import EMA
-from seqdiff.training.optim import muon_matrices
+from seqdiff.training.optim import Muon, muon_matrices
 
 
 def test_warm_up_then_constant() -> None:
@@ -98,7 +98,7 @@ def test_one_step_of_muon_and_adamw_is_a_step_of_each() -> None:
     twin = deepcopy(network)
     config = OptimConfig(lr=0.1, muon_lr=0.02, weight_decay=0.1, betas=(0.9, 0.95))
     both = build_optimizer(network, config, decay_groups(network), matrices=["layer.weight"])
-    muon = Muon([twin["layer"].weight], lr=0.02, weight_decay=0.1)
+    muon = Muon([{"params": [twin["layer"].weight], "lr": 0.02}], weight_decay=0.1)
     groups = [
         {"params": [twin["head"].weight], "weight_decay": 0.1},
         {"params": [twin["layer"].bias, twin["head"].bias], "weight_decay": 0.0},
@@ -113,6 +113,43 @@ def test_one_step_of_muon_and_adamw_is_a_step_of_each() -> None:
                 optimizer.step()
     for ours, theirs in zip(network.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (7, 3), (4, 4)])
+def test_muon_maps_the_singular_values_of_the_momentum(shape) -> None:
+    """Two steps in float64 by the singular value decomposition, with Nesterov momentum."""
+    rng = torch.Generator().manual_seed(0)
+    weights, *gradients = torch.randn(3, *shape, generator=rng, dtype=torch.float64)
+    matrix = nn.Parameter(weights.clone())
+    muon = Muon([{"params": [matrix], "lr": 0.02}], weight_decay=0.1)
+    mean = torch.zeros(shape, dtype=torch.float64)
+    for gradient in gradients:
+        matrix.grad = gradient
+        muon.step()
+        mean = 0.95 * mean + 0.05 * gradient
+        left, values, right = torch.linalg.svd(0.05 * gradient + 0.95 * mean, full_matrices=False)
+        values = values / values.square().sum().sqrt()
+        for _ in range(5):
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+        step = max(1, shape[0] / shape[1]) ** 0.5 * (left * values) @ right
+        weights = (1 - 0.02 * 0.1) * weights - 0.02 * step
+    torch.testing.assert_close(matrix.detach(), weights, rtol=1e-10, atol=1e-12)
+
+
+def test_muon_agrees_with_that_of_pytorch() -> None:
+    """Which rounds to bfloat16."""
+    torch.manual_seed(0)
+    ours, theirs = (nn.Linear(6, 4, bias=False) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    muon = Muon([{"params": [ours.weight], "lr": 0.1}], weight_decay=0.1)
+    reference = torch.optim.Muon([theirs.weight], lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        ours.weight.grad = torch.randn(4, 6)
+        theirs.weight.grad = ours.weight.grad.clone()
+        muon.step()
+        reference.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=0.01)
+    assert not torch.equal(ours.weight, theirs.weight)
 
 
 def test_decay_groups_of_caduceus_by_name() -> None:
