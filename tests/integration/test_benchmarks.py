@@ -19,6 +19,7 @@ from benchmarks import (
     device,
     loader,
     long_context,
+    muon,
     prepare_genome,
     profiling,
     sampling,
@@ -28,9 +29,11 @@ from benchmarks import (
     two_pass,
 )
 from benchmarks.training_step import TrainingStep, make_network
+from seqdiff.backbones import Transformer
 from seqdiff.backbones.transformer import layers as transformer_layers
 from seqdiff.samplers import named_samplers
 from seqdiff.samplers.canvas import Memory
+from seqdiff.training import optim
 from seqdiff.types import Inputs
 
 ROOT = Path(__file__).parents[2]
@@ -192,6 +195,20 @@ def test_scan_refuses_a_broken_twin(monkeypatch, capsys) -> None:
     right = scan.parallel_scan
     monkeypatch.setattr(scan, "parallel_scan", lambda *v: right(*v[:-1], 1.01 * v[-1]))
     assert "differ in y" in _refuses(scan, SCAN, capsys)
+
+
+def test_muon_runs_and_refuses_another_polynomial(monkeypatch, tmp_path, capsys) -> None:
+    small = {"small": Transformer(8, 1, 2, num_embeddings=5, num_logits=4)}
+    monkeypatch.setattr(muon, "networks", lambda: small)
+    path = tmp_path / "figures.json"
+    muon.main(["--pairs", "2", "--json", str(path)])
+    assert "x (" in capsys.readouterr().out
+    (row,) = json.loads(path.read_text())["results"]
+    assert row["matrices"] == 4 and len(row["ratio_of_each_pair"]) == 2
+    right = optim._orthogonalized
+    monkeypatch.setattr(optim, "_orthogonalized", lambda matrix, c, n: right(matrix, c, n - 1))
+    with pytest.raises(SystemExit, match="a step of Muon: the two sides differ in 0"):
+        muon.main(["--pairs", "1"])
 
 
 def test_step_refuses_a_twin_that_forgets_to_flip_back(monkeypatch, capsys) -> None:
