@@ -157,10 +157,12 @@ class _Problem:
             curve = (self.roots.T @ self.roots / tokens).flatten()
             curve.index_add_(0, pairs, (share[:, None, None] * spread).flatten())
             step = torch.linalg.solve(curve.view(count, count), slope)
-            gain, length = float(slope @ step), 1.0
+            # Where the network is sure and wrong, the curvature is close to 0 and steps are huge.
+            gain, length = float(slope @ step), 1 / max(1.0, float(step.abs().max()))
+            shortest = _SHORTEST * length
             while (new := loss(values - length * step)) > present - 1e-4 * length * gain:
                 length /= 2
-                if length < _SHORTEST:
+                if length < shortest:
                     return values
             values, present = values - length * step, new
             if gain < _SMALL_GAIN:

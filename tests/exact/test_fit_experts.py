@@ -44,8 +44,11 @@ def test_draws_are_those_of_the_bound(kind: str) -> None:
     x0, loss_mask = (torch.from_numpy(np.asarray(x)) for x in dataset.rows(np.arange(13)))
     assert tokens == int(loss_mask.sum())
     seen, fractions = [], set()
+    patterns: dict[int, set[tuple[bool, ...]]] = {row: set() for row in range(13)}
     for draw in draws:
         seen += draw.rows.tolist()
+        for row, where in zip(draw.rows.tolist(), draw.where.tolist(), strict=True):
+            patterns[row].add(tuple(where))
         assert torch.equal(draw.x0, x0[draw.rows].long())
         hidden = draw.inputs.tokens != draw.x0
         assert torch.equal(draw.where, hidden & (draw.x0 < K))
@@ -60,6 +63,71 @@ def test_draws_are_those_of_the_bound(kind: str) -> None:
                     fractions.add(k / n)
     assert sorted(seen) == sorted(list(range(13)) * 8), "eight draws of each row"
     assert len(fractions) > 3
+    assert min(map(len, patterns.values())) >= 6, "every draw has masks of its own"
+
+
+def test_the_training_split_is_counted() -> None:
+    """All of its rows, without the tokens that are unknown."""
+    denoiser, splits = model("masked"), data()
+    fit_experts(denoiser, splits, seed=0)
+    rows, known = splits.dataset("train").rows(np.arange(48))
+    assert not known.all()
+    by_hand = NGramExperts(K, ExpertsConfig(2))
+    by_hand.count(48, lambda part: (rows[part], known[part]))
+    assert denoiser.experts is not None
+    assert torch.equal(denoiser.experts.get_extra_state(), by_hand.get_extra_state())
+
+
+@pytest.mark.parametrize("kind", ["masked", "blocks", "ar"])
+def test_gates_minimise_the_bound_of_the_mixture(kind: str) -> None:
+    """The gradient of the costs, as the model itself computes them, cancels that of the prior."""
+    denoiser, splits = model(kind), data()
+    fit_experts(denoiser, splits, seed=0)
+    experts = denoiser.experts
+    assert experts is not None
+    values = [experts.scale, experts.left, *([] if kind == "ar" else [experts.right])]
+    for gates in values:
+        gates.requires_grad_()
+    for place, size in enumerate(denoiser.block_sizes or (None,)):
+        sized = denoiser if size is None else denoiser.in_blocks(size)
+        draws, tokens = fitting._draw(sized, splits.dataset("valid"), 4, seed=0)
+        prior = (experts.scale[place] - 1).square()
+        for gates in values[1:]:
+            prior = prior + gates[place, :2].square().sum()
+            prior = prior + ((gates[place, 2:] - gates[place, 1:-1]) / 0.1).square().sum()
+        costs = [draw.weight @ sized.nats(*draw[:3])[draw.where] for draw in draws]
+        weights = sum(float(draw.weight.sum()) for draw in draws)
+        loss = torch.stack(costs).sum() / weights + prior / (2 * tokens)
+        for slope in torch.autograd.grad(loss, values):
+            assert float(slope.abs().max()) < 1e-4
+        assert float(experts.left[place].detach().abs().max()) > 0.3, "not where it began"
+
+
+def test_a_second_fit_starts_from_the_network_again() -> None:
+    denoiser, splits = model("masked"), data()
+    first = fit_experts(denoiser, splits, seed=0)
+    assert denoiser.experts is not None
+    gates = [gate.clone() for gate in denoiser.experts.buffers()]
+    assert fit_experts(denoiser, splits, seed=0) == first
+    for one, two in zip(gates, denoiser.experts.buffers(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_cross_validation_keeps_rows_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, splits = model("masked"), data()
+    given = []
+
+    def fit(self, outputs, found, targets, weights, rows, *rest):
+        given.extend((rows, targets, weights))
+        return 0.0, 0.0
+
+    monkeypatch.setattr(NGramExperts, "fit", fit)
+    fit_experts(denoiser, splits, seed=0)
+    draws, _ = fitting._draw(denoiser, splits.dataset("valid"), 4, seed=0)
+    owners = [row for draw in draws for row in draw.rows[draw.where.nonzero()[:, 0]].tolist()]
+    assert given[0].tolist() == owners and len(set(owners)) == 13
+    assert torch.equal(given[1], torch.cat([draw.x0[draw.where] for draw in draws]))
+    assert given[2].tolist() == pytest.approx(torch.cat([draw.weight for draw in draws]).tolist())
 
 
 def test_autoregressive_rows_have_one_exact_loss() -> None:

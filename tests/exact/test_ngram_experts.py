@@ -198,6 +198,13 @@ def test_tables_follow_the_module_to_another_device(complement: bool) -> None:
     assert (tables(experts)[0] is tables(experts)[1]) == complement
 
 
+def test_a_state_without_tables_removes_those_that_are_there() -> None:
+    experts = count(some_rows(40))
+    experts.load_state_dict(NGramExperts(K, ExpertsConfig(ORDER)).state_dict())
+    assert not experts.counted
+    assert not len(experts.get_extra_state())
+
+
 def test_damaged_tables_are_found_or_the_same() -> None:
     """A zip file has bytes without effect, such as dates."""
     experts, refused = count(some_rows(40)), 0
@@ -351,6 +358,24 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
     assert np.abs(flat - best).max() > 0.01
 
 
+def test_the_fit_of_a_network_that_is_sure_and_wrong_is_an_optimum() -> None:
+    """Where the probabilities are 0 and 1, whole steps of Newton's method go much too far."""
+    experts = count(some_rows(40))
+    x0, where, _, weights, _ = fit_case("row")
+    targets = x0[where]
+    outputs = 40 * torch.eye(K)[torch.randint(K, targets.shape)]
+    terms = experts.terms(x0.masked_fill(where, K), where)
+    problem = mixture._Problem.of(outputs, terms, targets, 2, ORDER)
+    share = weights.double() / weights.sum()
+    values = problem.minimum(share, 1e6, problem.start).requires_grad_()
+    found = (values[problem.place][:, :, None] * problem.terms).sum(dim=1).log_softmax(dim=-1)
+    loss = -(share * found.gather(1, targets[:, None])[:, 0]).sum()
+    loss = loss + (problem.roots @ (values - problem.start)).square().sum() / 2e6
+    (slope,) = torch.autograd.grad(loss, values)
+    assert float(slope.abs().max()) < 1e-6
+    assert float(loss) < problem.nats(problem.start, share) - 1
+
+
 def fit_noise(rows: int, seed: int) -> tuple[float, float, NGramExperts]:
     """Fit to a few rows, where the network is right."""
     torch.manual_seed(seed)
@@ -470,8 +495,10 @@ def test_a_cache_gives_the_logits_of_whole_rows() -> None:
             if bool(chosen.any()):
                 found = prefix.log_probs(part, chosen)
                 torch.testing.assert_close(found, whole[:, first : first + 3][chosen])
-            prefix = prefix.take(torch.arange(4))
             prefix.append(x0[:, first : first + 3])
+            order = torch.tensor([2, 0, 3, 1])  # other rows than the first ones, and all of them
+            prefix = prefix.take(order)
+            x0, x_t, where, whole = x0[order], x_t[order], where[order], whole[order]
 
 
 def test_an_autoregressive_model_stays_one() -> None:
