@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from seqdiff.experts.ngrams import NGramTable, Rows, blocks_of, most_order
+from seqdiff.experts.ngrams import MOST_ORDER, NGramTable, Rows, blocks_of, most_order
 
 Context = Literal["row", "block", "prefix"]
 Part = Literal["network", "experts"]
@@ -22,8 +22,9 @@ _MOST_BYTES = 16 * 2**20
 _BLOCK_ROWS = 256
 _MOST_TOKENS = 2**28
 _PARTS = 8  # of the training split; each is predicted from the others to choose discounts
-_FOLDS = 4
+FEWEST_ROWS = _FOLDS = 4  # gates are chosen on three parts of the rows and tried on the fourth
 _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-12  # of Newton's method
+_CHUNK = 2**22  # numbers of float64 at a time, while gates are chosen
 _STEP = 0.1  # standard deviation of the difference between the gates of neighbouring lengths
 
 
@@ -42,11 +43,12 @@ class ExpertsConfig:
         """Check the order.
 
         Raises:
-            ValueError: If it is negative.
+            ValueError: If it is no integer from 0 to 24.
         """
-        if self.order < 0:
+        if not isinstance(self.order, int) or not 0 <= self.order <= MOST_ORDER:
             raise ValueError(
-                f"ExpertsConfig.order must be at least 0, got {self.order}; set experts.order"
+                f"ExpertsConfig.order must be in 0..{MOST_ORDER}, got {self.order}; set "
+                "experts.order, or experts to null for none"
             )
 
 
@@ -87,7 +89,7 @@ class _Problem:
         start: The values of the network alone: the scale, then the gates of each list.
     """
 
-    terms: Float64[Tensor, "N m K"]
+    terms: Float[Tensor, "N m K"]
     place: Int[Tensor, "N m"]
     targets: Int[Tensor, " N"]
     roots: Float64[Tensor, "r P"]
@@ -114,16 +116,26 @@ class _Problem:
         gates = units[1:].unflatten(0, (lists, order + 1))
         steps = (gates[:, 2:] - gates[:, 1:-1]).flatten(0, 1) / _STEP
         roots = torch.cat((units[:1], gates[:, :2].flatten(0, 1), steps))
-        together = torch.stack(terms, dim=1).double()
+        together = torch.stack([term.float() for term in terms], dim=1)
         return cls(together, torch.stack(places, dim=1), targets, roots, units[0].clone())
 
-    def _log_probs(self, values: Tensor) -> Tensor:
-        return (values[self.place][:, :, None] * self.terms).sum(dim=1).log_softmax(dim=-1)
+    def _chunks(self) -> Iterator[tuple[slice, Float64[Tensor, "n m K"]]]:
+        """Some positions at a time, with their terms in float64."""
+        size = max(1, _CHUNK // self.terms[:1].numel()) if len(self.terms) else 1
+        for first in range(0, len(self.terms), size):
+            chunk = slice(first, first + size)
+            yield chunk, self.terms[chunk].double()
+
+    def _log_probs(self, values: Tensor, chunk: slice, terms: Tensor) -> Tensor:
+        return (values[self.place[chunk]][:, :, None] * terms).sum(dim=1).log_softmax(dim=-1)
 
     def nats(self, values: Float64[Tensor, " P"], share: Float64[Tensor, " N"]) -> float:
         """Weighted sum of -log p of the targets."""
-        found = self._log_probs(values).gather(1, self.targets[:, None])[:, 0]
-        return -float((share * found).sum())
+        total = 0.0
+        for chunk, terms in self._chunks():
+            found = self._log_probs(values, chunk, terms).gather(1, self.targets[chunk, None])
+            total -= float((share[chunk] * found[:, 0]).sum())
+        return total
 
     def minimum(
         self, share: Float64[Tensor, " N"], tokens: float, first: Float64[Tensor, " P"]
@@ -141,21 +153,19 @@ class _Problem:
             prior = (self.roots @ (values - self.start)).square().sum()
             return self.nats(values, share) + float(prior) / (2 * tokens)
 
-        pairs = (self.place[:, :, None] * count + self.place[:, None, :]).flatten()
-        at_target = self.terms.gather(
-            2, self.targets[:, None, None].expand(-1, self.terms.shape[1], 1)
-        )[:, :, 0]
+        pairs = self.place[:, :, None] * count + self.place[:, None, :]
         present = loss(values)
         for _ in range(_MOST_STEPS):
-            scaled = self._log_probs(values).exp()[:, None] * self.terms
-            mean = scaled.sum(dim=2)
-            spread = scaled @ self.terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
             slope = self.roots.T @ (self.roots @ (values - self.start)) / tokens
-            slope.index_add_(
-                0, self.place.flatten(), (share[:, None] * (mean - at_target)).flatten()
-            )
             curve = (self.roots.T @ self.roots / tokens).flatten()
-            curve.index_add_(0, pairs, (share[:, None, None] * spread).flatten())
+            for chunk, terms in self._chunks():
+                at_target = self.targets[chunk, None, None].expand(-1, terms.shape[1], 1)
+                scaled = self._log_probs(values, chunk, terms).exp()[:, None] * terms
+                mean, own = scaled.sum(dim=2), share[chunk, None]
+                away = own * (mean - terms.gather(2, at_target)[:, :, 0])
+                slope.index_add_(0, self.place[chunk].flatten(), away.flatten())
+                spread = scaled @ terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
+                curve.index_add_(0, pairs[chunk].flatten(), (own[:, :, None] * spread).flatten())
             step = torch.linalg.solve(curve.view(count, count), slope)
             # Where the network is sure and wrong, the curvature is close to 0 and steps are huge.
             gain, length = float(slope @ step), 1 / max(1.0, float(step.abs().max()))
@@ -168,6 +178,11 @@ class _Problem:
             if gain < _SMALL_GAIN:
                 return values
         return values
+
+
+def _log(probs: Tensor) -> Tensor:
+    """Logarithm of positive numbers, some of which may have been rounded to 0."""
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 class NGramExperts(nn.Module):
@@ -374,14 +389,14 @@ class NGramExperts(nn.Module):
         )
         forward, backward = self._tables
         steps = torch.arange(1, self.order + 1, device=tokens.device)
-        base = forward.probs(steps.new_zeros(len(b), 0), torch.zeros_like(b)).log()
+        base = _log(forward.probs(steps.new_zeros(len(b), 0), torch.zeros_like(b)))
         before = i[:, None] - steps
         found = tokens[b[:, None], before.clamp_min(0)]
         if context == "block" and clean is not None:
             earlier = before // block_size < i[:, None] // block_size
             found = torch.where(earlier, clean[b[:, None], before.clamp_min(0)], found)
         left, left_run = self._side(forward, found, before >= 0)
-        left = left.log() - base
+        left = _log(left) - base
         if context == "prefix":
             return Terms(base, left, left_run, None, None)
         after = i[:, None] + steps
@@ -394,7 +409,7 @@ class NGramExperts(nn.Module):
         right, right_run = self._side(backward, found, inside)
         if self.complement is not None:
             right = right[:, torch.tensor(self.complement, device=right.device)]
-        return Terms(base, left, left_run, right.log() - base, right_run)
+        return Terms(base, left, left_run, _log(right) - base, right_run)
 
     def fit(
         self,
@@ -437,7 +452,7 @@ class NGramExperts(nn.Module):
 
         before = after = problem.nats(problem.start, share)
         values = problem.start
-        if number >= _FOLDS:
+        if number >= FEWEST_ROWS:
             best = problem.minimum(share, float(num_tokens), problem.start)
             unseen = 0.0
             for n in range(_FOLDS):

@@ -26,10 +26,14 @@ _DISCOUNTS = (0.0, 0.25, 0.5, 0.75, 0.9)
 Rows = tuple[Integer[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]
 
 
+MOST_ORDER = 24
+"""Longest context of any table."""
+
+
 def most_order(vocab_size: int) -> int:
     """Longest context whose words, with the token that follows, are numbers of 63 bits."""
     order = 0
-    while order < 24 and vocab_size ** (order + 2) < 2**63:
+    while order < MOST_ORDER and vocab_size ** (order + 2) < 2**63:
         order += 1
     return order
 

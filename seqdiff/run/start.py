@@ -31,6 +31,7 @@ from seqdiff.data import (
     token_names,
 )
 from seqdiff.denoiser import Denoiser
+from seqdiff.experts import FEWEST_ROWS
 from seqdiff.files import LOCK_NAME, check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
@@ -161,12 +162,12 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
             raise ValueError(f"resume.flags must leave {key} at {old}, got {new}; {instead}")
     make_absolute(parsed)
     with _alone("resume.directory", directory):
-        new_experts = parsed["experts"] != written["experts"]
-        may_be_done = not flags or (new_experts and _is_of(directory, parsed, but=("experts",)))
+        named = any(flag.startswith("--experts") for flag in flags)
+        new_experts = named and _is_of(directory, parsed, but=("experts",))
         return _fit(
             *(parsed, config, directory),
             resume=True,
-            may_be_done=may_be_done,
+            may_be_done=not flags or new_experts,
             new_experts=new_experts,
         )
 
@@ -279,30 +280,65 @@ def _begin(config: RunConfig) -> Denoiser:
 
 
 def _add_experts(directory: Path) -> None:
-    """Count the n-grams of the training split for a trained run, and choose their gates."""
+    """Add experts to the weights of a trained run, if it is to have some and has none yet."""
     if not is_first_process():
         return
-    run = load_trained(directory, device=choose_device(None))
+    run = load_trained(directory)
     experts = run.denoiser.experts
     if experts is None or experts.counted:
         return
-    fitted = fit_experts(run.denoiser, run.datamodule, seed=run.config.seed)
+    _fit_experts(run.denoiser, run.config)
+    _write_weights(directory, run.config, run.denoiser, run.denoiser.state_dict())
+
+
+def _exchange_experts(
+    parsed: ParsedRun, config: RunConfig, directory: Path, weights: dict[str, Tensor]
+) -> None:
+    """Give a finished run other experts, or none; nothing is written until they are fitted."""
+    if not is_first_process():
+        return
+    denoiser = compose(config).eval()
+    denoiser.load_state_dict(without_experts(weights, denoiser))
+    if config.experts is not None:
+        _check_for_experts(config.data)
+        _fit_experts(denoiser, config)
+    # Weights without experts fit both configurations, so that a kill leaves a run that opens.
+    _write_weights(directory, config, denoiser, weights)
+    _write_config(directory, dump(parsed))
+    if config.experts is not None:
+        _write_weights(directory, config, denoiser, denoiser.state_dict())
+
+
+def _fit_experts(denoiser: Denoiser, config: RunConfig) -> None:
+    """Count the n-grams of the training split, choose their gates, and print what they change."""
+    experts = denoiser.experts
+    assert experts is not None
+    on_cpu = config.trainer.accelerator == "cpu"
+    denoiser.to(choose_device("cpu" if on_cpu else None))
+    fitted = fit_experts(denoiser, config.data, seed=config.seed)
+    denoiser.cpu()
     if experts.table_order < experts.order:
         print(
             f"seqdiff: experts.order is {experts.table_order} instead of {experts.order}: the "
             "tables of a higher order are too large",
             file=sys.stderr,
         )
+    rows = len(config.data.dataset("valid"))
     for size, (before, after) in fitted.items():
         blocks = "" if size is None else f" in blocks of {size}"
-        said = (
-            f"with n-gram experts the validation loss is {after:.4f} instead of {before:.4f} nats "
-            f"a token{blocks}"
-            if after < before
-            else f"n-gram experts do not help on the validation rows{blocks}, so they stay unused"
-        )
+        if after < before:
+            said = (
+                f"with n-gram experts the validation loss is {after:.4f} instead of {before:.4f} "
+                f"nats a token{blocks}"
+            )
+        elif rows < FEWEST_ROWS:
+            said = (
+                f"the validation split has {rows} of at least {FEWEST_ROWS} rows that n-gram "
+                "experts need, so they stay unused"
+            )
+        else:
+            said = f"n-gram experts do not help on the validation rows{blocks}, so they stay unused"
         print(f"seqdiff: {said}", file=sys.stderr)
-    _write_weights(directory, run.config, run.denoiser, run.denoiser.cpu().state_dict())
 
 
 def _is_finished(config: RunConfig, done: Progress) -> bool:
@@ -352,9 +388,11 @@ def _fit(
     done = Progress() if checkpoint is None else read_progress(checkpoint, module, data)
     exported = (directory / WEIGHTS_NAME).exists()
     if checkpoint is not None and _is_finished(config, done):
-        if is_first_process() and (not exported or (may_be_done and new_experts)):
-            # The process was killed between the two files of its first and last save, or experts
-            # are counted anew.
+        if new_experts:
+            _exchange_experts(parsed, config, directory, read_average(checkpoint))
+            return directory
+        if is_first_process() and not exported:
+            # The process was killed between the two files of its first and last save.
             _write_config(directory, dump(parsed))
             _write_weights(directory, config, denoiser, read_average(checkpoint))
         if not exported or may_be_done:

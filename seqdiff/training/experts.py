@@ -11,14 +11,16 @@ from torch import Tensor
 
 from seqdiff.data import Examples, SequenceDataModule, SequenceDataset
 from seqdiff.denoiser import Denoiser, Masked
-from seqdiff.experts import Rows
+from seqdiff.experts import FEWEST_ROWS, Rows
 from seqdiff.objectives import Autoregressive, validation_objective
 from seqdiff.progress import progress
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Inputs
 
-_MOST_POSITIONS = 2**17
-_MOST_VALUES = 2**22
+_MOST_POSITIONS = 2**17  # that gates are chosen on
+_MOST_VALUES = 2**25  # of their distributions, one for every position and symbol
+_MOST_READ = 2**22  # tokens that the network reads so that there are ...
+_ENOUGH_ROWS = 256  # ... this many rows
 _MOST_DRAWS = 8
 
 
@@ -62,14 +64,20 @@ def fit_experts(
 def _draw(
     denoiser: Denoiser, dataset: SequenceDataset, batch_size: int, seed: int
 ) -> tuple[list[Masked], int]:
-    """Mask evenly spaced rows as the bound does, and count their tokens."""
+    """Mask evenly spaced rows as the bound does, and count the tokens that gates are chosen on.
+
+    Of rows that are long, or of many symbols, a random part of the masked positions is kept.
+    """
     length = dataset.rows(np.zeros(1, dtype=np.int64))[0].shape[1]
-    wanted = min(_MOST_POSITIONS, _MOST_VALUES // denoiser.vocab_size)
     prefix = denoiser.context == "prefix"  # masks nothing, and predicts all tokens of a row
-    share = 1 if prefix else 2
-    number = max(1, min(len(dataset), share * wanted // length))
+    # About half of the tokens are masked.
+    wanted = min(_MOST_POSITIONS, _MOST_VALUES // denoiser.vocab_size) * (1 if prefix else 2)
+    enough = max(FEWEST_ROWS, min(_ENOUGH_ROWS, _MOST_READ // length))
+    number = min(len(dataset), max(enough, wanted // length))
     rows = np.linspace(0, len(dataset) - 1, number).astype(np.int64)
-    draws = 1 if prefix else max(1, min(_MOST_DRAWS, share * wanted // (number * length)))
+    draws = 1 if prefix else max(1, min(_MOST_DRAWS, wanted // (number * length)))
+    part = min(1.0, wanted / (number * length * draws))
+    chance = torch.Generator().manual_seed(seed)
     objective, noise = validation_objective(Autoregressive(), denoiser), CounterNoise(seed)
     device = next(denoiser.parameters()).device
     found: list[Masked] = []
@@ -84,8 +92,10 @@ def _draw(
             asked = _Asked(denoiser)
             weight = objective.terms(asked.denoiser, batch, noise)
             where = asked.where
+            if part < 1:
+                where = where & (torch.rand(where.shape, generator=chance) < part).to(device)
             found.append(Masked(asked.inputs, batch.tokens, where, weight[where], numbers))
-    return found, tokens
+    return found, max(1, round(part * tokens))
 
 
 class _Asked:

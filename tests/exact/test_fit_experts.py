@@ -159,9 +159,37 @@ def test_the_mixture_learns_the_ring(kind: str) -> None:
 
 def test_rows_are_spread_over_the_split_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "_MOST_POSITIONS", 30)
+    monkeypatch.setattr(fitting, "_ENOUGH_ROWS", 1)
     dataset = RingSet(100, 12, 0)
     draws, tokens = fitting._draw(model("masked"), dataset, 2, seed=0)
     found = torch.cat([draw.x0 for draw in draws])
     expected, loss_mask = dataset.rows(np.array([0, 24, 49, 74, 99]))
     assert np.array_equal(found.numpy(), expected)
     assert tokens == loss_mask.sum()
+
+
+@pytest.mark.parametrize("kind", ["masked", "ar"])
+def test_many_rows_are_read_even_if_few_positions_fit(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with large vocabularies; the positions are a random part with their own weights."""
+    dataset, denoiser = RingSet(400, 12, 0), model(kind)
+    monkeypatch.setattr(fitting, "_MOST_READ", 12 * 400)
+    monkeypatch.setattr(fitting, "_ENOUGH_ROWS", 400)
+    monkeypatch.setattr(fitting, "_MOST_POSITIONS", 10**6)
+    monkeypatch.setattr(fitting, "_MOST_DRAWS", 1)
+    whole, every = fitting._draw(denoiser, dataset, 40, seed=0)
+    monkeypatch.setattr(fitting, "_MOST_VALUES", 600 * K)
+    draws, tokens = fitting._draw(denoiser, dataset, 40, seed=0)
+    assert torch.cat([draw.rows for draw in draws]).tolist() == list(range(400))
+    kept = sum(int(draw.where.sum()) for draw in draws)
+    assert 500 < kept < 800
+    assert tokens == pytest.approx(every * (600 if kind == "ar" else 1200) / 4800, abs=1)
+    for all_of_it, some in zip(whole, draws, strict=True):
+        assert torch.equal(all_of_it.inputs.tokens, some.inputs.tokens)
+        assert not bool((some.where & ~all_of_it.where).any())
+        weights = torch.zeros(some.where.shape, dtype=all_of_it.weight.dtype)
+        weights[all_of_it.where] = all_of_it.weight
+        assert torch.equal(weights[some.where], some.weight)
+    found = fit_experts(denoiser, data(), seed=0)[None]
+    assert found[1] < found[0] - 0.1

@@ -275,6 +275,19 @@ def test_the_mixture_is_the_product_of_the_network_and_both_directions(complemen
         np.testing.assert_allclose(single.numpy(), wanted, atol=1e-5)
 
 
+def test_probabilities_that_round_to_zero_leave_the_mixture_finite() -> None:
+    """After 16 tokens of a repeat another token is too unlikely for float32."""
+    rows = np.tile(np.array([0, 1]), (400, 40))
+    experts = NGramExperts(K, ExpertsConfig(16))
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < K))
+    visible = torch.tensor(rows[:1])
+    visible[0, 40] = K
+    outputs = torch.randn(1, K)
+    assert torch.equal(experts(outputs, visible, visible == K), outputs)
+    experts.left[:] = experts.right[:] = 1
+    assert bool(experts(outputs, visible, visible == K).isfinite().all())
+
+
 @pytest.mark.parametrize("complement", [False, True])
 def test_before_it_is_fitted_the_mixture_is_the_network(complement: bool) -> None:
     rows, pair = some_rows(40), COMPLEMENT if complement else None
@@ -302,9 +315,10 @@ def fit_case(context: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("complement", [False, True])
 @pytest.mark.parametrize("context", ["row", "prefix"])
 def test_the_fit_is_the_optimum_that_another_optimiser_finds(
-    context: mixture.Context, complement: bool
+    context: mixture.Context, complement: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same loss by hand, in float64; the prior keeps gates of absent runs at 0."""
+    monkeypatch.setattr(mixture, "_CHUNK", 500)
     experts = count(some_rows(40), complement=complement and context == "row")
     x0, where, outputs, weights, rows = fit_case(context)
     visible = x0 if context == "prefix" else x0.masked_fill(where, K)
@@ -522,7 +536,8 @@ def test_processes_without_clean_tokens_take_none() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"order": -1}, "ExpertsConfig.order must be at least 0, got -1; set experts.order"),
+        ({"order": 25}, "ExpertsConfig.order must be in 0..24, got 25; set experts.order"),
+        ({"order": -1}, "ExpertsConfig.order must be in 0..24, got -1; set experts.order"),
     ],
 )
 def test_wrong_numbers(change: dict[str, int], said: str) -> None:

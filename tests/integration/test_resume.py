@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
-from seqdiff.run import load
+from seqdiff.run import load, start
 from seqdiff.training.callbacks import RunCheckpoint
 from seqdiff.training.module import DiffusionModule
 from tests.integration.conftest import same
@@ -373,6 +373,65 @@ def test_experts_follow_a_finished_run(config: Path, tmp_path: Path, fails) -> N
     assert main(["train", "--resume", str(run), "--experts.order=1", "--trainer.max_steps=3"]) == 0
     experts = load(run).denoiser.experts
     assert experts is not None and experts.counted
+
+
+def _files(run: Path) -> dict[str, bytes]:
+    return {name: (run / name).read_bytes() for name in ("run.yaml", "model.safetensors")}
+
+
+def test_experts_that_cannot_be_fitted_change_nothing(
+    config: Path, tmp_path: Path, fails, monkeypatch
+) -> None:
+    run = tmp_path / "run"
+    command = ["train", str(config), "--trainer.max_steps=2", f"--output={run}"]
+    assert main([*command, "--experts.order=2"]) == 0
+    kept = _files(run)
+    for name, error in (("fit_experts", MemoryError()), ("_check_for_experts", ValueError("no"))):
+        with monkeypatch.context() as patch:
+
+            def fail(*arguments: object, **options: object) -> None:
+                raise error  # noqa: B023
+
+            patch.setattr(start, name, fail)
+            fails(["train", "--resume", str(run), "--experts.order=1"])
+        assert _files(run) == kept
+
+
+@pytest.mark.parametrize("order", ["--experts.order=1", "--experts=null"])
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_kill_while_experts_are_exchanged_leaves_a_run_that_opens(
+    config: Path, tmp_path: Path, monkeypatch, order: str, writes: int
+) -> None:
+    """After each file that is written; the same command, or a plain one, goes on from there."""
+    run = tmp_path / "run"
+    command = ["train", str(config), "--trainer.max_steps=2", f"--output={run}"]
+    assert main([*command, "--experts.order=2"]) == 0
+    before = _files(run)
+    assert main(["train", "--resume", str(run), order]) == 0
+    after = _files(run)
+    for name, content in before.items():
+        (run / name).write_bytes(content)
+    real, left = start.write_bytes, [writes]
+
+    def write(path: Path, content: bytes) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        real(path, content)
+        left[0] -= 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "write_bytes", write)
+        killed = main(["train", "--resume", str(run), order])
+    assert killed == (0 if order == "--experts=null" and writes == 2 else 130)
+    experts = load(run).denoiser.experts
+    assert experts is None or not experts.counted
+    kept = _files(run)
+    assert main(["train", "--resume", str(run), order]) == 0
+    assert _files(run) == after
+    for name, content in kept.items():
+        (run / name).write_bytes(content)
+    assert main(["train", "--resume", str(run)]) == 0
+    assert _files(run) == (before if writes == 1 else after)
 
 
 def test_a_killed_run_counts_its_experts_when_it_goes_on(config: Path, tmp_path: Path) -> None:
