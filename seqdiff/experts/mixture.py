@@ -194,7 +194,7 @@ class NGramExperts(nn.Module):
         s network + left[0] log u + left[i] (log p_left - log u) + right[j] (log p_right - log u)
 
     where u is the distribution without context, and i and j are the lengths of the runs, at most
-    the order; a run of length 0 adds nothing. The network is trained alone. Afterwards ``fit``
+    the order. The network is trained alone. Afterwards ``fit``
     chooses the scale s and the gates ``left`` and ``right``. Until then the mixture is the network:
     the scale is 1 and the gates are 0. The distribution depends on visible tokens only, so all
     bounds and samplers of the network hold for the mixture. Without the network all gates are 1,

@@ -22,6 +22,7 @@ _FITTED_ON: dict[Split, tuple[str, ...]] = {
     "train": ("the baselines were fitted on this split, so do not compare the model with them",),
     "valid": ("the order of the interpolated baseline was chosen on this split",),
 }
+_GATES_CHOSEN = "the gates of the n-gram experts were chosen on this split"
 
 
 @dataclass(frozen=True)
@@ -299,6 +300,7 @@ class Evaluation:
             "the model's SE includes the error of the estimator, "
             f"{model.bits_per_token_estimator_error:.4f}",
             *_FITTED_ON.get(self.split, ()),
+            *([_GATES_CHOSEN] if self.parts and self.split == "valid" else []),
             f"estimator {estimator.name}, {model.evaluations:,.4g} evaluations per sequence",
             f"convention {estimator.convention}; counted: {counted(unit, self.conditions)}",
             *self.data.counting,

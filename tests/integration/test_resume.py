@@ -449,4 +449,7 @@ def test_a_killed_run_counts_its_experts_when_it_goes_on(config: Path, tmp_path:
     assert "experts alone" not in {row.name for row in load(run).evaluate(evaluations=2).rows}
     assert main([*command, f"--output={run}"]) == 0
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert "experts alone" in {row.name for row in load(run).evaluate(evaluations=2).rows}
+    tables = [load(run).evaluate(split=name, evaluations=2) for name in ("test", "valid")]
+    assert all("experts alone" in {row.name for row in table.rows} for table in tables)
+    noted = ["the gates of the n-gram experts were" in str(table.table.caption) for table in tables]
+    assert noted == [False, True]
