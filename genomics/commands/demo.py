@@ -76,7 +76,7 @@ def write_report(trained: Run) -> str:
         directory / name
         for name in ("samples.fa", "reference.fa", "motifs.jaspar", "steps.npz", "report.html")
     )
-    write_samples(samples, drawn.sequences, blanks.names)
+    write_samples(samples, drawn, blanks.names)
     save_trace(trace, recorder, sampler, blanks.names, trained.tokenizer)
     room = _ROOM * _NUM_SAMPLES * data.length
     write_fasta(reference, ["another"], [decode(data.source.sample(1, room, _SEED)[0])])

@@ -229,7 +229,7 @@ def design(
                 signal=None if values is None else values[own],
                 steer=None if goal is None else functools.partial(goal.steer, length=longest),
                 engine=computing,
-            ).sequences
+            )
         everyone = [each for part in templates for each in part.names]
         found = _candidates(trained, everyone, sequences, targets, values)
         with progress() as bar:

@@ -162,7 +162,7 @@ def draw_samples(trained: Run, path: Path, num: int, seed: int) -> None:
     blanks = Blanks(num, length, trained.process.unknown_id)
     drawn = trained.draw(blanks, sampler=open_sampler(trained, None, []), seed=seed)
     with replacing(path) as temporary:
-        write_samples(temporary, drawn.sequences, blanks.names)
+        write_samples(temporary, drawn, blanks.names)
 
 
 def find_reference(trained: Run, seed: int) -> Path:

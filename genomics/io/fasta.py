@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -348,9 +348,9 @@ class _Parser:
 
 
 def write_fasta(
-    path: str | Path, names: Sequence[str], sequences: Sequence[str], *, width: int = 60
+    path: str | Path, names: Iterable[str], sequences: Iterable[str], *, width: int = 60
 ) -> None:
-    """Write records with wrapped lines, atomically.
+    """Write records with wrapped lines, one by one, to a file that is there if all are valid.
 
     Args:
         path: Uncompressed output file.
@@ -365,44 +365,46 @@ def write_fasta(
             if the path has a suffix of compressed files.
     """
     target = Path(path)
-    _check_records(target, names, sequences, width)
+    if target.suffix in {".gz", ".bgz"}:
+        raise ValueError(
+            f"write_fasta.path must be uncompressed, got {target}; "
+            f"write {target.with_suffix('')} and run: bgzip {target.with_suffix('')}"
+        )
+    if width < 1:
+        raise ValueError(f"write_fasta.width must be at least 1, got {width}; 60 is usual")
+    seen: set[str] = set()
     with replacing(target) as temporary, temporary.open("wb") as stream:
-        for name, sequence in zip(names, sequences, strict=True):
+        for name, sequence in zip_longest(names, sequences):
+            if name is None or sequence is None:
+                more, fewer = ("sequences", "names") if name is None else ("names", "sequences")
+                raise ValueError(
+                    f"write_fasta.names must match sequences in number, got more {more} than "
+                    f"{fewer}; give each sequence one name"
+                )
+            seen.add(_check_record(name, sequence, seen))
             lines = [sequence[i : i + width] for i in range(0, len(sequence), width)]
             stream.write("\n".join((f">{name}", *lines, "")).encode())
+        if not seen:
+            raise ValueError(
+                f"write_fasta.names must not be empty, got none for {target}; add a record"
+            )
 
 
-def write_samples(path: Path, sequences: list[str], names: list[str]) -> None:
+def write_samples(path: Path, sequences: Iterable[str], names: Iterable[str]) -> None:
     """Write generated sequences for ``sample --out``, see ``write_fasta``."""
     write_fasta(path, names, sequences)
 
 
-def _check_records(path: Path, names: Sequence[str], sequences: Sequence[str], width: int) -> None:
-    if path.suffix in {".gz", ".bgz"}:
+def _check_record(name: str, sequence: str, seen: Container[str]) -> str:
+    """Check a record, and return its name without the description."""
+    words = name.split(maxsplit=1)
+    if not words or name[0].isspace() or len(name.splitlines()) > 1 or words[0] in seen:
         raise ValueError(
-            f"write_fasta.path must be uncompressed, got {path}; "
-            f"write {path.with_suffix('')} and run: bgzip {path.with_suffix('')}"
+            f"write_fasta.names must be unique, non-empty single lines, got {name!r}; rename it"
         )
-    if len(names) != len(sequences):
+    if not sequence:
         raise ValueError(
-            f"write_fasta.names must match sequences in number, got {len(names)} names for "
-            f"{len(sequences)} sequences; give each sequence one name"
+            f"write_fasta.sequences must not be empty, got '' for {name!r}; leave the record out"
         )
-    if not names:
-        raise ValueError(f"write_fasta.names must not be empty, got none for {path}; add a record")
-    if width < 1:
-        raise ValueError(f"write_fasta.width must be at least 1, got {width}; 60 is usual")
-    seen: set[str] = set()
-    for name, sequence in zip(names, sequences, strict=True):
-        words = name.split(maxsplit=1)
-        if not words or name[0].isspace() or len(name.splitlines()) > 1 or words[0] in seen:
-            raise ValueError(
-                f"write_fasta.names must be unique, non-empty single lines, got {name!r}; rename it"
-            )
-        seen.add(words[0])
-        if not sequence:
-            raise ValueError(
-                f"write_fasta.sequences must not be empty, got '' for {name!r}; "
-                "leave the record out"
-            )
-        encode(sequence, where=f"write_fasta.sequences[{name!r}]")
+    encode(sequence, where=f"write_fasta.sequences[{name!r}]")
+    return words[0]

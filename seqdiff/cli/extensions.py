@@ -19,6 +19,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -87,8 +88,8 @@ class SampleOptions(Protocol):
 class Writer(Protocol):
     """Writes decoded samples to a path, which is moved into place when this returns."""
 
-    def __call__(self, path: Path, sequences: list[str], names: list[str]) -> None:
-        """Write the whole file."""
+    def __call__(self, path: Path, sequences: Iterable[str], names: Iterable[str]) -> None:
+        """Write the whole file, each sequence when it is drawn."""
         ...
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -172,20 +175,24 @@ def sample(
     recorder = None if trace is None else Recorder()
     if recorder is not None:
         check_room(len(templates.names), max(templates.lengths))
+    chosen = secrets.randbelow(2**32) if seed is None else seed
     conditions = {"label": label, "guidance": guidance, "stop": stop, "extrapolate": extrapolate}
     about = {
         **conditions,
-        **{"num": num, "length": lengths, "seed": seed, "sampler": built, "trace": trace},
+        **{"num": num, "length": lengths, "seed": chosen, "sampler": built, "trace": trace},
         **{"signal": constant, "signal_from": signal_from, "batch_size": batch_size},
         "block_size": block_size,
         **domains,
     }
     files = {"infill": infill, "signal_file": signal_file}
-    with engine.start("sample", trained, out, device, files, about) as computing:
+    with (
+        _continuing_by(chosen, drawn=seed is None),
+        engine.start("sample", trained, out, device, files, about) as computing,
+    ):
         drawn = trained.draw(
             templates,
             sampler=built,
-            seed=seed,
+            seed=chosen,
             signal=values,
             **conditions,
             batch_size=batch_size,
@@ -193,22 +200,39 @@ def sample(
             recorder=recorder,
             engine=computing,
         )
-        if out is not None:
+        if seed is None:  # after the last check, so that an error is a single line
+            say(f"seqdiff: seed {chosen}", error=True)
+        if out is None:
+            _print(trained, drawn, templates.names)
+        else:
             assert writer is not None
-            _write(out, writer, drawn.sequences, templates.names)
-    if out is None:
-        _print(trained, drawn.sequences, templates.names)
-    if trace is not None and recorder is not None and drawn.sampler is not None:
+            _write(out, writer, drawn, templates.names)
+    if trace is not None and recorder is not None:
         save_trace(trace, recorder, drawn.sampler, templates.names, trained.tokenizer)
     if out is not None:
-        least, most = min(drawn.lengths), max(drawn.lengths)
+        least, most = drawn.shortest, drawn.longest
         span = f"{least}" if least == most else f"{least} to {most}"
-        say(f"{out}: {len(drawn.sequences)} x {span} {trained.datamodule.token_name}s")
+        say(f"{out}: {drawn.num} x {span} {trained.datamodule.token_name}s")
     if drawn.clamped:
         say(
             f"{drawn.clamped:,} times the probabilities of a token's jumps added up to more than 1 "
             "and were scaled down; increase --num-steps to make this rarer"
         )
+
+
+@contextmanager
+def _continuing_by(seed: int, *, drawn: bool) -> Iterator[None]:
+    """Add to the hint of an interruption a seed that was drawn.
+
+    Raises:
+        KeyboardInterrupt: With the hint.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if not drawn or not stop.args:
+            raise
+        raise KeyboardInterrupt(f"{stop} with --seed {seed}") from None
 
 
 def _check_format(trained: Run, out: Path, writer: Writer) -> None:
@@ -319,17 +343,19 @@ def _templates(
     return Blanks(num, length, trained.process.unknown_id)
 
 
-def _write(out: Path, writer: Writer, sequences: list[str], names: list[str]) -> None:
-    """Write sequences to one file, or to parts."""
+def _write(out: Path, writer: Writer, sequences: Iterable[str], names: Sequence[str]) -> None:
+    """Write sequences, while they are drawn, to one file or to parts."""
     size = ROWS_PER_PART if "*" in out.name else len(names)
+    drawn = iter(sequences)
     with ExitStack() as stack:
         for number, first in enumerate(range(0, len(names), size)):
             temporary = stack.enter_context(replacing(part_path(out, number)))
-            rows = slice(first, first + size)
-            writer(temporary, sequences[rows], names[rows])
+            own = names[first : first + size]
+            writer(temporary, islice(drawn, len(own)), own)
+        deque(drawn, maxlen=0)  # lets the progress bar end
 
 
-def _print(trained: Run, sequences: list[str], names: list[str]) -> None:
+def _print(trained: Run, sequences: Iterable[str], names: Sequence[str]) -> None:
     """Print sequences in the format of the run's domain."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"samples.{trained.datamodule.file_suffix}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -32,6 +32,7 @@ from seqdiff.samplers import (
     find_conflict,
     sampler_name,
 )
+from seqdiff.tables import ROWS_PER_PART
 from seqdiff.trace import write_trace
 
 AnyRun = TypeVar("AnyRun", bound=Trained)
@@ -150,20 +151,61 @@ def check_memory(sequences: int, length: int, device: torch.device) -> None:
         ) from error
 
 
-class Drawn(NamedTuple):
-    """Drawn sequences.
+class Drawing:
+    """Sequences that are drawn while they are iterated over, once and in order.
 
     Attributes:
-        sequences: The decoded sequences.
-        lengths: Number of tokens of each.
-        clamped: Draws whose probabilities had to be scaled down, from a sampler that counts them.
+        num: Number of sequences.
         sampler: The sampler.
+        shortest: Tokens of the shortest sequence so far; ``None`` before the first.
+        longest: Tokens of the longest sequence so far.
+        clamped: Draws so far whose probabilities had to be scaled down, from a sampler that counts
+            them.
     """
 
-    sequences: list[str]
-    lengths: list[int]
-    clamped: int | None = None
-    sampler: Sampler | None = None
+    def __init__(
+        self,
+        run: Trained,
+        sampler: Sampler,
+        num: int,
+        batches: Iterable[list[int]],
+        results: Iterable[dict[str, np.ndarray]],
+        recorder: Recorder | None,
+    ) -> None:
+        """Describe what is drawn.
+
+        Args:
+            run: The run, which decodes tokens.
+            sampler: The sampler.
+            num: Number of sequences.
+            batches: The numbers of the sequences of each batch.
+            results: What ``_draw`` returns for each batch, computed one after another.
+            recorder: Records every step.
+        """
+        self.num, self.sampler = num, sampler
+        self.shortest: int | None = None
+        self.longest = 0
+        self.clamped: int | None = None
+        self._run, self._recorder = run, recorder
+        self._results = zip(batches, results, strict=True)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield each sequence, decoded, as soon as those before it are drawn."""
+        waiting: dict[int, str] = {}
+        first = 0
+        for numbers, found in self._results:
+            if self._recorder is not None:
+                self._recorder.add(found["x_init"], numbers, found["changes"], found["steps"])
+            if "clamped" in found:
+                self.clamped = (self.clamped or 0) + int(found["clamped"])
+            ends = found["ends"].tolist()
+            self.shortest = min(ends if self.shortest is None else [self.shortest, *ends])
+            self.longest = max(self.longest, *ends)
+            for number, end, row in zip(numbers, ends, found["tokens"], strict=True):
+                waiting[number] = self._run.tokenizer.decode(row[:end])
+            while first in waiting:
+                yield waiting.pop(first)
+                first += 1
 
 
 def draw(
@@ -177,8 +219,8 @@ def draw(
     signal: Signals | None = None,
     avoid: WordAutomaton | None = None,
     engine: Engine | None = None,
-) -> Drawn:
-    """Draw and decode sequences, with a progress bar.
+) -> Drawing:
+    """Prepare to draw and decode sequences, with a progress bar.
 
     Args:
         run: The run.
@@ -198,27 +240,25 @@ def draw(
     num = len(templates.names)
     chosen = secrets.randbelow(2**32) if seed is None else seed
     seeds = run.row_seeds(num, chosen)
-    sequences, lengths = [""] * num, [0] * num
     if avoid is not None:
         _check_words(run, templates, seeds, batch_size, avoid)
     if seed is None:  # after the last check, so that an error is a single line
         print(f"seqdiff: seed {chosen}", file=sys.stderr)
-    clamped = None
-    batches = list(equal_lengths(templates.lengths, batch_size))
+    batches = list(_batches(templates.lengths, batch_size))
     shards = (
         Shard(len(numbers), _rows(run, templates, numbers, seeds, signal)) for numbers in batches
     )
     work = partial(_draw, sampler=sampler, avoid=avoid, record=recorder is not None)
-    parts = (engine or Engine()).map("sampling", work, run, shards, num)
-    for numbers, part in zip(batches, parts, strict=True):
-        if recorder is not None:
-            recorder.add(part["x_init"], numbers, part["changes"], part["steps"])
-        if "clamped" in part:
-            clamped = (clamped or 0) + int(part["clamped"])
-        for number, end, row in zip(numbers, part["ends"].tolist(), part["tokens"], strict=True):
-            lengths[number] = end
-            sequences[number] = run.tokenizer.decode(row[:end])
-    return Drawn(sequences, lengths, clamped, sampler)
+    results = (engine or Engine()).map("sampling", work, run, shards, num)
+    return Drawing(run, sampler, num, batches, results, recorder)
+
+
+def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Divide the numbers of sequences into batches of equal length, part after part."""
+    for first in range(0, len(lengths), ROWS_PER_PART):
+        part = lengths[first : first + ROWS_PER_PART]
+        for numbers in equal_lengths(part, batch_size):
+            yield [first + number for number in numbers]
 
 
 class _Rows(NamedTuple):

@@ -2,8 +2,8 @@
 
 A command divides its rows into shards of whole batches, and an engine calls one function on each of
 them. Batches, noise and the number of threads are those of a single process, so results are equal
-to the last bit whatever the number of workers and of failures. Importing this module imports
-nothing slow.
+to the last bit whatever the number of workers, of failures and of interruptions. Importing this
+module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 _MOST_DEATHS = 3
+_SECONDS_BETWEEN_SAVES = 10.0
 _SECONDS_TO_ANSWER = 10
 
 
@@ -52,13 +54,108 @@ class Shard(NamedTuple):
     content: Any
 
 
+class FinishedShards:
+    """Finished shards in files beside the output, from which the same command continues."""
+
+    def __init__(
+        self, command: str, folder: Path, manifest: Callable[[], Mapping[str, str]]
+    ) -> None:
+        """Find what an interrupted command left.
+
+        Args:
+            command: Name of the command, for messages.
+            folder: Folder of the files; it may be missing.
+            manifest: Describes the work; called if there are files to compare or to write.
+
+        Raises:
+            ValueError: If finished shards are those of other work.
+        """
+        self.command, self.folder = command, folder
+        self._manifest = cache(manifest)
+        self._places: dict[int, Path] = {}
+        self._open = lru_cache(1)(_load)
+        if (folder / MANIFEST).is_file():
+            _compare(command, folder, self._manifest())
+            for path in folder.glob("*.npz"):
+                self._places |= dict.fromkeys(_numbers(path), path)
+
+    def has(self, number: int) -> bool:
+        """Tell whether a shard is finished."""
+        return number in self._places
+
+    def has_any(self) -> bool:
+        """Tell whether any shard is finished."""
+        return bool(self._places)
+
+    def read(self, number: int) -> Arrays:
+        """Read a finished shard."""
+        return self._open(self._places[number])[number]
+
+    def save(self, results: Mapping[int, Arrays]) -> None:
+        """Write a file with the results of some shards, and before the first one the manifest."""
+        import numpy as np
+
+        if not (self.folder / MANIFEST).is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            content = json.dumps(self._manifest(), indent=1).encode()
+            write_bytes(self.folder / MANIFEST, content)
+        arrays = {
+            f"{number}/{name}": value
+            for number, result in results.items()
+            for name, value in result.items()
+        }
+        path = self.folder / f"{min(results):08}.npz"
+        with replacing(path) as temporary:
+            np.savez(temporary, **arrays)  # pyright: ignore[reportArgumentType]
+        self._places |= dict.fromkeys(results, path)
+
+    def remove(self) -> None:
+        """Remove all files."""
+        if self.folder.is_dir():
+            shutil.rmtree(self.folder)
+
+
+def _numbers(path: Path) -> set[int]:
+    """List the numbers of the shards in a file."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        return {int(key.partition("/")[0]) for key in arrays.files}
+
+
+def _load(path: Path) -> dict[int, Arrays]:
+    """Read the results of a file by the numbers of their shards."""
+    import numpy as np
+
+    found: dict[int, Arrays] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for key, value in arrays.items():
+            number, _, name = key.partition("/")
+            found.setdefault(int(number), {})[name] = value
+    return found
+
+
 class Engine:
-    """Computes shards in this process."""
+    """Computes shards in this process.
+
+    With ``finished`` it writes shards to files every ten seconds and when it is interrupted, so
+    that short commands leave none. They are removed when the context ends without an error.
+    """
+
+    def __init__(self, finished: FinishedShards | None = None) -> None:
+        """Begin with the first shard.
+
+        Args:
+            finished: Finished shards.
+        """
+        self._finished, self._next = finished, 0
+        self._unsaved: dict[int, Arrays] = {}
+        self._due = time.monotonic() + _SECONDS_BETWEEN_SAVES
 
     def map(
         self, title: str, work: Work, run: Trained, shards: Iterable[Shard], total: int
     ) -> Iterator[Arrays]:
-        """Yield the result of each shard, in order, under a progress bar.
+        """Yield the result of each shard, in order, under a progress bar with the rate.
 
         Args:
             title: Title of the bar.
@@ -69,16 +166,37 @@ class Engine:
             total: Number of rows of all shards.
         """
         with progress() as bar:
-            task, done = bar.add_task(title, total=total), 0
+            task, done, found, began = bar.add_task(title, total=total), 0, 0, time.monotonic()
 
             def show(rows: int | float) -> None:
-                bar.update(task, completed=done + rows)
+                rate = (done + rows - found) / max(time.monotonic() - began, 1e-9)
+                bar.update(task, completed=done + rows, description=f"{title}, {rate:,.1f}/s")
 
             for shard in shards:
-                result = work(run, shard.content, show)
+                number, self._next = self._next, self._next + 1
+                if self._finished is not None and self._finished.has(number):
+                    result = self._finished.read(number)
+                    found += shard.rows
+                else:
+                    result = work(run, shard.content, show)
+                    self._keep(number, result)
                 done += shard.rows
-                bar.update(task, completed=done)
+                show(0)
                 yield result
+
+    def _keep(self, number: int, result: Arrays) -> None:
+        """Remember a result, and write those of the last ten seconds if it is time."""
+        if self._finished is None:
+            return
+        self._unsaved[number] = result
+        if time.monotonic() >= self._due:
+            self._save()
+
+    def _save(self) -> None:
+        if self._finished is not None and self._unsaved:
+            self._finished.save(self._unsaved)
+        self._unsaved = {}
+        self._due = time.monotonic() + _SECONDS_BETWEEN_SAVES
 
     def device_type(self, run: Trained) -> str:
         """Return the type of the device that computes."""
@@ -89,7 +207,20 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Finish."""
+        """Remove the finished shards after success, and keep them after an interruption.
+
+        Raises:
+            KeyboardInterrupt: With a hint, after an interruption.
+        """
+        if self._finished is None:
+            return
+        if error[0] is KeyboardInterrupt:
+            self._save()
+            if self._finished.has_any():
+                raise KeyboardInterrupt("to continue, repeat the command") from None
+            return
+        if not isinstance(error[1], OSError):
+            self._finished.remove()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,28 +317,30 @@ class EngineOptions:
         Raises:
             ValueError: If finished shards are those of another command.
         """
-        if self.engine == "local":
+        if out is None:
             return Engine()
-        assert out is not None  # checked by ``check``
         import torch
 
         from seqdiff.run.directory import choose_device
 
-        device = device or choose_device(None).type
-        about = {
-            **options,
-            "command": command,
-            "version": version("seqdiff"),
-            "model": run.digest,
-            "device": device,
-            "threads": torch.get_num_threads(),
-            **{name: _digest(path) for name, path in files.items() if path is not None},
-        }
-        manifest = {name: str(value) for name, value in about.items()}
-        folder = _folder(out)
-        _check_manifest(command, folder, manifest)
-        threads = torch.get_num_threads()
-        return RayEngine(command, folder, manifest, device, threads, self.address, self.num_workers)
+        device, threads = device or choose_device(None).type, torch.get_num_threads()
+
+        def manifest() -> dict[str, str]:
+            about = {
+                **options,
+                "command": command,
+                "version": version("seqdiff"),
+                "model": run.digest,
+                "device": device,
+                "threads": threads,
+                **{name: _digest(path) for name, path in files.items() if path is not None},
+            }
+            return {name: str(value) for name, value in about.items()}
+
+        finished = FinishedShards(command, _folder(out), manifest)
+        if self.engine == "local":
+            return Engine(finished)
+        return RayEngine(finished, device, threads, self.address, self.num_workers)
 
 
 def _folder(out: Path) -> Path:
@@ -226,15 +359,13 @@ def _digest(path: Path | Sequence[Path]) -> str:
         return hashlib.file_digest(stream, "blake2b").hexdigest()[:40]
 
 
-def _check_manifest(command: str, folder: Path, about: dict[str, str]) -> None:
+def _compare(command: str, folder: Path, about: Mapping[str, str]) -> None:
     """Compare the description of the work with that of finished shards.
 
     Raises:
         ValueError: If finished shards are those of other work.
     """
     path = folder / MANIFEST
-    if not path.is_file():
-        return
     try:
         found = dict(parse_json(path.read_bytes()))
     except (ValueError, TypeError) as error:
@@ -259,18 +390,14 @@ class RayEngine(Engine):
     context ends without an error.
 
     Attributes:
-        command: Name of the command, for messages.
-        folder: Folder of finished shards.
-        manifest: Description of the work.
+        finished: Finished shards.
         device: ``cpu``, or ``cuda`` for a GPU for each worker.
         threads: Threads of each worker.
         address: Address of a cluster; ``None`` starts workers on this machine.
         num_workers: Number of workers.
     """
 
-    command: str
-    folder: Path
-    manifest: dict[str, str]
+    finished: FinishedShards
     device: str
     threads: int
     address: str | None
@@ -278,7 +405,7 @@ class RayEngine(Engine):
 
     def __post_init__(self) -> None:
         """Begin with the first shard."""
-        self._next = 0
+        super().__init__(self.finished)
         self._owns_ray = False
         self._on_term: Any = signal.SIG_DFL
 
@@ -301,34 +428,20 @@ class RayEngine(Engine):
                 first = self._next
                 for shard in shards:
                     number, self._next = self._next, self._next + 1
-                    if self.path(number).is_file():
+                    if self.finished.has(number):
                         status.finish(shard.rows, computed=False)
                     else:
                         crew.submit(number, shard)
-                    while first < self._next and self.path(first).is_file():
-                        yield _read(self.path(first))
+                    while first < self._next and self.finished.has(first):
+                        yield self.finished.read(first)
                         first += 1
                 while first < self._next:
-                    while not self.path(first).is_file():
+                    while not self.finished.has(first):
                         crew.wait()
-                    yield _read(self.path(first))
+                    yield self.finished.read(first)
                     first += 1
             finally:
                 crew.stop()
-
-    def path(self, number: int) -> Path:
-        """Return the file of a finished shard."""
-        return self.folder / f"{number:08}.npz"
-
-    def save(self, number: int, result: Arrays) -> None:
-        """Write the file of a shard, and before the first one the manifest."""
-        import numpy as np
-
-        if not (self.folder / MANIFEST).is_file():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_bytes(self.folder / MANIFEST, json.dumps(self.manifest, indent=1).encode())
-        with replacing(self.path(number)) as temporary:
-            np.savez(temporary, **result)  # pyright: ignore[reportArgumentType]
 
     def connect(self) -> tuple[Any, int]:
         """Connect to the cluster, or start one on this machine.
@@ -340,7 +453,7 @@ class RayEngine(Engine):
             ConnectionError: If there is no cluster at the address.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray: Any = require_extra("ray", f"{self.command} --engine ray", "ray")
+        ray: Any = require_extra("ray", f"{self.finished.command} --engine ray", "ray")
         workers = self.num_workers
         if not ray.is_initialized():
             before = signal.getsignal(signal.SIGTERM)
@@ -362,7 +475,7 @@ class RayEngine(Engine):
                     ray.init(self.address, **quiet)
                 except (OSError, RuntimeError) as error:
                     raise ConnectionError(
-                        f"{self.command}.address must be a running cluster of Ray, got "
+                        f"{self.finished.command}.address must be a running cluster of Ray, got "
                         f"{self.address} ({describe_error(error)}); start one, and if it asks "
                         "for a token, set RAY_AUTH_MODE=token"
                     ) from error
@@ -388,13 +501,13 @@ class RayEngine(Engine):
             KeyboardInterrupt: With a hint, after an interruption.
         """
         if self._owns_ray:
-            require_extra("ray", self.command, "ray").shutdown()
+            require_extra("ray", self.finished.command, "ray").shutdown()
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, self._on_term)
         if error[0] is KeyboardInterrupt:
             raise KeyboardInterrupt("to continue, repeat the command") from None
-        if error[0] is None and self.folder.is_dir():
-            shutil.rmtree(self.folder)
+        if error[0] is None:
+            self.finished.remove()
 
 
 def _knock(address: str) -> None:
@@ -404,13 +517,6 @@ def _knock(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
-
-
-def _read(path: Path) -> Arrays:
-    import numpy as np
-
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 class _Worker:
@@ -479,7 +585,7 @@ class _Crew:
                 self._replace(worker, job, error)
                 continue
             if job is not None:
-                self._engine.save(job[0], result)
+                self._engine.finished.save({job[0]: result})
                 self._status.finish(job[1].rows)
             self._deaths.pop(None if job is None else job[0], None)
             self._idle.append(worker)
@@ -521,7 +627,7 @@ class _Crew:
         if self._deaths[number] == _MOST_DEATHS:
             what = "before its first shard" if number is None else f"on shard {number}"
             raise ChildProcessError(
-                f"{self._engine.command} --engine ray must have workers that live, got "
+                f"{self._engine.finished.command} --engine ray must have workers that live, got "
                 f"{_MOST_DEATHS} deaths {what} ({str(error).splitlines()[0]}); if the memory is "
                 "too small, lower --num-workers or --batch-size"
             )

@@ -36,7 +36,7 @@ from seqdiff.process import Absorbing
 from seqdiff.run.config import RunConfig
 from seqdiff.run.directory import CONFIG_NAME, Trained, compose, load_trained
 from seqdiff.run.drawing import (
-    Drawn,
+    Drawing,
     check_context,
     choose_batch,
     choose_labels,
@@ -180,9 +180,10 @@ class Run(Trained):
             extras=extras,
             recorder=recorder,
         )
-        if trace is not None and recorder is not None and drawn.sampler is not None:
+        sequences = list(drawn)
+        if trace is not None and recorder is not None:
             save_trace(trace, recorder, drawn.sampler, templates.names, self.tokenizer)
-        return drawn.sequences
+        return sequences
 
     def infill(
         self,
@@ -230,7 +231,7 @@ class Run(Trained):
         for extra in extras:
             extra.check_infill()
         total = len(records.names)
-        return run.draw(
+        drawn = run.draw(
             records,
             seed=seed,
             sampler=self._sampler(sampler, options),
@@ -240,7 +241,8 @@ class Run(Trained):
             extrapolate=extrapolate,
             batch_size=batch_size,
             extras=extras,
-        ).sequences
+        )
+        return list(drawn)
 
     def draw(
         self,
@@ -259,8 +261,10 @@ class Run(Trained):
         avoid: WordAutomaton | None = None,
         steer: Callable[[Denoiser], Denoiser] | None = None,
         engine: Engine | None = None,
-    ) -> Drawn:
-        """Draw a sequence for each template, under a progress bar.
+    ) -> Drawing:
+        """Prepare to draw a sequence for each template, under a progress bar.
+
+        The arguments are checked at once. The sequences are drawn when the result is iterated over.
 
         Args:
             templates: The given tokens of each sequence.

@@ -143,7 +143,11 @@ def test_an_independent_reader_agrees(tmp_path):
 @pytest.mark.parametrize(
     ("names", "sequences", "message"),
     [
-        (["a"], ["A", "C"], r"write_fasta\.names must match sequences .* 1 names for 2 sequences"),
+        (
+            ["a"],
+            ["A", "C"],
+            r"write_fasta\.names must match sequences .* more sequences than names",
+        ),
         ([], [], r"write_fasta\.names must not be empty, got none"),
         (["a", "a b"], ["A", "C"], r"unique, non-empty single lines, got 'a b'; rename it"),
         ([""], ["A"], r"unique, non-empty single lines, got ''"),

@@ -1,4 +1,4 @@
-"""Commands on workers of Ray write the same bytes as one process, also after failures."""
+"""Commands continue after an interruption, and write the same bytes on workers of Ray."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from seqdiff import tables
 from seqdiff.cli.app import main
 from seqdiff.run import engine as engines
 from seqdiff.run import scoring
-from seqdiff.run.engine import Engine, RayEngine, Shard
+from seqdiff.run.engine import Engine, FinishedShards, RayEngine, Shard
 from tests.integration.test_variants import CHROM, LINES, train, vcf
 from tests.integration.toy_domain import write_ring
 
@@ -52,7 +52,7 @@ def squares(run: Any, content: tuple[Path, int], progress: Any) -> dict[str, np.
 
 
 def ray_engine(folder: Path) -> RayEngine:
-    return RayEngine("score", folder, {"seed": "0"}, "cpu", 1, None, 2)
+    return RayEngine(FinishedShards("score", folder, lambda: {"seed": "0"}), "cpu", 1, None, 2)
 
 
 def compute(engine: Engine, folder: Path, count: int = 7) -> list[int]:
@@ -67,7 +67,7 @@ def compute(engine: Engine, folder: Path, count: int = 7) -> list[int]:
 def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / engines.MANIFEST).write_text(content)
     with pytest.raises(ValueError, match=r"manifest.json must describe the command that began"):
-        engines._check_manifest("score", tmp_path, {"seed": "0"})
+        FinishedShards("score", tmp_path, lambda: {"seed": "0"})
 
 
 def times(folder: Path) -> list[int]:
@@ -85,6 +85,50 @@ def test_an_interruption_between_shards_says_how_to_continue(tmp_path: Path) -> 
     ):
         raise KeyboardInterrupt
     assert (tmp_path / "out.shards").is_dir(), "finished shards are kept"
+
+
+def local_engine(folder: Path) -> Engine:
+    return Engine(FinishedShards("score", folder, lambda: {"seed": "0"}))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
+def test_one_process_continues_where_it_was_interrupted(
+    tmp_path: Path, monkeypatch, seconds: float, kind: type
+) -> None:
+    """Whether results were written after every shard, or only at the interruption."""
+    monkeypatch.setattr(engines, "_SECONDS_BETWEEN_SAVES", seconds)
+    with pytest.raises(kind), local_engine(tmp_path / "shards") as engine:
+        run: Any = SimpleNamespace(denoiser=torch.nn.Identity(), name="toy")
+        shards = (Shard(1, (tmp_path, number)) for number in range(7))
+        for part in engine.map("squaring", squares, run, shards, 7):
+            if part["square"] == 9:
+                raise kind
+    finished = 0 if kind is OSError and seconds else 4
+    assert times(tmp_path) == [1] * 4 + [0] * 3
+    with local_engine(tmp_path / "shards") as engine:
+        assert compute(engine, tmp_path) == [n**2 for n in range(7)]
+    assert times(tmp_path) == [1] * finished + [2] * (4 - finished) + [1] * 3
+    assert not (tmp_path / "shards").exists()
+
+
+def test_a_short_command_writes_no_shards(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(FinishedShards, "save", lambda self, results: pytest.fail("written"))
+    with local_engine(tmp_path / "shards") as engine:
+        assert compute(engine, tmp_path) == [n**2 for n in range(7)]
+    with (
+        pytest.raises(KeyboardInterrupt, match=r"^$"),
+        local_engine(tmp_path / "shards"),
+    ):
+        raise KeyboardInterrupt
+
+
+def test_wrong_input_leaves_no_shards(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(engines, "_SECONDS_BETWEEN_SAVES", 0.0)
+    (tmp_path / "4.always").write_text("score.x must be y, got z")
+    with pytest.raises(ValueError, match=r"^score\.x"), local_engine(tmp_path / "shards") as engine:
+        compute(engine, tmp_path)
+    assert not (tmp_path / "shards").exists()
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def generative_perplexity(
     if plan is not None:
         run, built, blanks = plan
         chosen = seed or 0
-        texts = draw(run, built, blanks, seed=chosen, batch_size=batch_size).sequences
+        texts = list(draw(run, built, blanks, seed=chosen, batch_size=batch_size))
         unit, name = run.datamodule.token_name, sampler_name(type(built))
         title = f"{samples}, {blanks.lengths[0]:,} {unit}s by {name}, seed {chosen},"
     encoded = judge.encode(texts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from seqdiff.files import parse_json
@@ -51,26 +51,26 @@ def parse_listing(content: str) -> list[tuple[str, str]]:
     return [(name, _QUOTED.sub(r"\1", text[:-2])) for name, text in found]
 
 
-def write_txt(path: Path, sequences: list[str], names: list[str]) -> None:
+def write_txt(path: Path, sequences: Iterable[str], names: Iterable[str]) -> None:
     """Write a listing, see ``text.corpora.samples``. Use .jsonl if other programs read the file.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    path.write_text(format_listing(names, sequences), encoding="utf-8", newline="\n")
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for name, text in zip(names, sequences, strict=True):
+            file.write(format_listing([name], [text]))
 
 
-def write_jsonl(path: Path, sequences: list[str], names: list[str]) -> None:
+def write_jsonl(path: Path, sequences: Iterable[str], names: Iterable[str]) -> None:
     """Write a line ``{"name": ..., "text": ...}`` for each sample.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    lines = [
-        json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n"
-        for name, text in zip(names, sequences, strict=True)
-    ]
-    path.write_text("".join(lines), encoding="utf-8", newline="\n")
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for name, text in zip(names, sequences, strict=True):
+            file.write(json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n")
 
 
 def read_samples(owner: str, path: Path) -> list[str]:
