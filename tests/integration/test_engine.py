@@ -16,8 +16,9 @@ from genomics.io.fasta import write_fasta
 from genomics.variants import effects, table
 from seqdiff import tables
 from seqdiff.cli.app import main
+from seqdiff.data import Blanks
+from seqdiff.run import drawing, load, scoring
 from seqdiff.run import engine as engines
-from seqdiff.run import scoring
 from seqdiff.run.engine import Engine, FinishedShards, RayEngine, Shard
 from tests.integration.test_variants import CHROM, LINES, train, vcf
 from tests.integration.toy_domain import write_ring
@@ -250,6 +251,60 @@ def dna(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_fasta(folder / "some.fa", list("abcde"), ["ACGTAC", "ACG", "TTGNCA", "GGA", "ACCCCC"])
     write_fasta(folder / "more.fa", ["f"], ["ACCT"])
     return folder
+
+
+@pytest.mark.parametrize("seed", [["--seed=5"], []])
+def test_sample_goes_on_where_it_stopped(
+    dna: Path, tmp_path: Path, monkeypatch, capsys, fails, seed: list[str]
+) -> None:
+    monkeypatch.setattr(engines, "_SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(drawing.secrets, "randbelow", lambda most: 5)
+    command = ["sample", str(dna / "run"), "--num=7", "--batch-size=3"]
+    whole, out = tmp_path / "whole.fa", tmp_path / "out.fa"
+    assert main([*command, "--seed=5", f"--out={whole}"]) == 0
+    real, calls = drawing._draw, []
+
+    def draw(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(drawing, "_draw", draw)
+    capsys.readouterr()
+    assert main([*command, *seed, f"--out={out}"]) == 130
+    hint = "to continue, repeat the command" + ("" if seed else " with --seed 5")
+    assert capsys.readouterr().err.endswith(f"seqdiff: interrupted; {hint}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.fa.shards", "whole.fa"]
+    assert "got the seed 6, and 5 in" in fails([*command, "--seed=6", f"--out={out}"])
+    assert main([*command, "--seed=5", f"--out={out}"]) == 0
+    assert len(calls) == 4, "only the last batch was missing"
+    assert out.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.fa", "whole.fa"]
+
+
+def test_samples_are_there_before_the_last_is_drawn(dna: Path, monkeypatch) -> None:
+    """In their order, also if they have different lengths; parts bound what waits."""
+    monkeypatch.setattr(drawing, "ROWS_PER_PART", 4)
+    run = load(dna / "run")
+    sampler = drawing.open_sampler(run, None, [])
+    lengths = [5, 3, 5, 3, 2, 2, 4, 4]
+    real, calls = drawing._draw, []
+
+    def draw(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(drawing, "_draw", draw)
+    blanks = Blanks(8, lengths, run.process.unknown_id)
+    found, counts = [], []
+    for sequence in run.draw(blanks, sampler=sampler, seed=0, batch_size=2):
+        found.append(sequence)
+        counts.append(len(calls))
+    assert [len(sequence) for sequence in found] == lengths
+    assert counts == [2, 2, 2, 2, 3, 3, 4, 4]
+    monkeypatch.setattr(drawing, "ROWS_PER_PART", 100)
+    assert list(run.draw(blanks, sampler=sampler, seed=0, batch_size=8)) == found
 
 
 @pytest.mark.slow
