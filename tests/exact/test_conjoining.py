@@ -99,8 +99,9 @@ def test_padding_stays_where_it_is(padding: list[int]) -> None:
     for x in all_sequences(4, 3):
         row = torch.full((1, 5), 3)
         row[~hidden] = x
-        found = denoiser(Inputs(row, padding=hidden))
-        assert torch.equal(found[~hidden], denoiser(Inputs(x[None]))[0])
+        found = denoiser(Inputs(row, padding=hidden))[~hidden]
+        # Vectors of the CPU may round the last bit of a number by its place in the row.
+        torch.testing.assert_close(found, denoiser(Inputs(x[None]))[0], rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
