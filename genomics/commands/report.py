@@ -238,7 +238,7 @@ def draw_trace(trained: Run, sampler: Sampler, length: int, seed: int) -> Trace:
     fitted = fit_sampler(sampler, trained, stop=None, extrapolate=False)
     recorder = Recorder()
     blanks = Blanks(1, length, trained.process.unknown_id)
-    draw(trained, fitted, blanks, seed=seed, batch_size=1, recorder=recorder)
+    list(draw(trained, fitted, blanks, seed=seed, batch_size=1, recorder=recorder))
     name = sampler_name(type(fitted))
     return recorder.trace(sampler=name, names=blanks.names, symbols=[*BASES, "N"])
 

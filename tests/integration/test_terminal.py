@@ -190,7 +190,7 @@ def test_the_sampling_bar_moves_within_a_batch(
     shown: list[float] = []
 
     class Bar(Progress):
-        def update(self, task, *, completed: float) -> None:
+        def update(self, task, *, completed: float, **text: str) -> None:
             shown.append(completed)
 
     monkeypatch.setattr(engine, "progress", Bar)

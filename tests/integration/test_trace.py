@@ -155,7 +155,7 @@ def test_the_sampling_bar_never_runs_back_or_past_its_end(
     shown: list[float] = []
 
     class Bar(Progress):
-        def update(self, task, *, completed: float) -> None:
+        def update(self, task, *, completed: float, **text: str) -> None:
             shown.append(completed)
 
     monkeypatch.setattr(engine, "progress", Bar)
