@@ -350,7 +350,7 @@ class _Parser:
 def write_fasta(
     path: str | Path, names: Iterable[str], sequences: Iterable[str], *, width: int = 60
 ) -> None:
-    """Write records with wrapped lines, one by one, to a file that is there if all are valid.
+    """Write records one by one, with wrapped lines; the file appears only if all are valid.
 
     Args:
         path: Uncompressed output file.

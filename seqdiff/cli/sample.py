@@ -186,7 +186,7 @@ def sample(
     }
     files = {"infill": infill, "signal_file": signal_file}
     with (
-        _continuing_by(chosen, drawn=seed is None),
+        _seed_in_hint(chosen, drawn=seed is None),
         engine.start("sample", trained, out, device, files, about) as computing,
     ):
         drawn = trained.draw(
@@ -221,8 +221,8 @@ def sample(
 
 
 @contextmanager
-def _continuing_by(seed: int, *, drawn: bool) -> Iterator[None]:
-    """Add to the hint of an interruption a seed that was drawn.
+def _seed_in_hint(seed: int, *, drawn: bool) -> Iterator[None]:
+    """Add a seed that was drawn to the hint on how to continue.
 
     Raises:
         KeyboardInterrupt: With the hint.
@@ -352,7 +352,7 @@ def _write(out: Path, writer: Writer, sequences: Iterable[str], names: Sequence[
             temporary = stack.enter_context(replacing(part_path(out, number)))
             own = names[first : first + size]
             writer(temporary, islice(drawn, len(own)), own)
-        deque(drawn, maxlen=0)  # lets the progress bar end
+        deque(drawn, maxlen=0)  # ends the progress bar
 
 
 def _print(trained: Run, sequences: Iterable[str], names: Sequence[str]) -> None:

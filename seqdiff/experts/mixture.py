@@ -22,7 +22,7 @@ _MOST_BYTES = 16 * 2**20
 _BLOCK_ROWS = 256
 _MOST_TOKENS = 2**28
 _PARTS = 8  # of the training split; each is predicted from the others to choose discounts
-FEWEST_ROWS = _FOLDS = 4  # gates are chosen on three parts of the rows and tried on the fourth
+FOLDS = 4  # parts of the rows for cross-validation; fewer rows choose no gates
 _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-12  # of Newton's method
 _CHUNK = 2**22  # numbers of float64 at a time, while gates are chosen
 _STEP = 0.1  # standard deviation of the difference between the gates of neighbouring lengths
@@ -167,7 +167,7 @@ class _Problem:
                 spread = scaled @ terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
                 curve.index_add_(0, pairs[chunk].flatten(), (own[:, :, None] * spread).flatten())
             step = torch.linalg.solve(curve.view(count, count), slope)
-            # Where the network is sure and wrong, the curvature is close to 0 and steps are huge.
+            # A network that is certain and wrong has a curvature close to 0, so limit the step.
             gain, length = float(slope @ step), 1 / max(1.0, float(step.abs().max()))
             shortest = _SHORTEST * length
             while (new := loss(values - length * step)) > present - 1e-4 * length * gain:
@@ -194,8 +194,8 @@ class NGramExperts(nn.Module):
         s network + left[0] log u + left[i] (log p_left - log u) + right[j] (log p_right - log u)
 
     where u is the distribution without context, and i and j are the lengths of the runs, at most
-    the order. The network is trained alone. Afterwards ``fit``
-    chooses the scale s and the gates ``left`` and ``right``. Until then the mixture is the network:
+    the order. The network is trained alone. Afterwards ``fit`` chooses the scale s and the gates
+    ``left`` and ``right``. Until then the mixture is the network:
     the scale is 1 and the gates are 0. The distribution depends on visible tokens only, so all
     bounds and samplers of the network hold for the mixture. Without the network all gates are 1,
     which is Bayes' rule for two contexts that are independent given the token.
@@ -448,14 +448,14 @@ class NGramExperts(nn.Module):
         share, (found_rows, rows) = weights / weights.sum(), rows.unique(return_inverse=True)
         number = len(found_rows)
         order = torch.randperm(number, generator=torch.Generator().manual_seed(0))
-        fold = (order % _FOLDS)[rows.cpu()].to(rows.device)
+        fold = (order % FOLDS)[rows.cpu()].to(rows.device)
 
         before = after = problem.nats(problem.start, share)
         values = problem.start
-        if number >= FEWEST_ROWS:
+        if number >= FOLDS:
             best = problem.minimum(share, float(num_tokens), problem.start)
             unseen = 0.0
-            for n in range(_FOLDS):
+            for n in range(FOLDS):
                 seen = share * (fold != n)
                 tokens = num_tokens * float((fold != n).double().mean())
                 gates = problem.minimum(seen / seen.sum(), tokens, best)

@@ -304,7 +304,7 @@ class EngineOptions:
         files: Mapping[str, Path | Sequence[Path] | None],
         options: Mapping[str, object],
     ) -> Engine:
-        """Build the engine, a context; with Ray, find the shards that are already finished.
+        """Build the engine, a context, and find what an interrupted command finished.
 
         Args:
             command: Name of the command.

@@ -31,7 +31,7 @@ from seqdiff.data import (
     token_names,
 )
 from seqdiff.denoiser import Denoiser
-from seqdiff.experts import FEWEST_ROWS
+from seqdiff.experts import FOLDS
 from seqdiff.files import LOCK_NAME, check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
@@ -331,9 +331,9 @@ def _fit_experts(denoiser: Denoiser, config: RunConfig) -> None:
                 f"with n-gram experts the validation loss is {after:.4f} instead of {before:.4f} "
                 f"nats a token{blocks}"
             )
-        elif rows < FEWEST_ROWS:
+        elif rows < FOLDS:
             said = (
-                f"the validation split has {rows} of at least {FEWEST_ROWS} rows that n-gram "
+                f"the validation split has {rows} of at least {FOLDS} rows that n-gram "
                 "experts need, so they stay unused"
             )
         else:

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from seqdiff.data import Examples, SequenceDataModule, SequenceDataset
 from seqdiff.denoiser import Denoiser, Masked
-from seqdiff.experts import FEWEST_ROWS, Rows
+from seqdiff.experts import FOLDS, Rows
 from seqdiff.objectives import Autoregressive, validation_objective
 from seqdiff.progress import progress
 from seqdiff.rng import CounterNoise
 from seqdiff.types import Inputs
 
-_MOST_POSITIONS = 2**17  # that gates are chosen on
-_MOST_VALUES = 2**25  # of their distributions, one for every position and symbol
-_MOST_READ = 2**22  # tokens that the network reads so that there are ...
-_ENOUGH_ROWS = 256  # ... this many rows
+_MOST_POSITIONS = 2**17  # masked positions that gates are chosen on
+_MOST_VALUES = 2**25  # probabilities at these positions: one for each position and symbol
+_ENOUGH_ROWS = 256  # read also if only a part of their masked positions is used
+_MOST_READ = 2**22  # tokens of these rows
 _MOST_DRAWS = 8
 
 
@@ -66,13 +66,13 @@ def _draw(
 ) -> tuple[list[Masked], int]:
     """Mask evenly spaced rows as the bound does, and count the tokens that gates are chosen on.
 
-    Of rows that are long, or of many symbols, a random part of the masked positions is kept.
+    If rows are long or there are many symbols, a random subset of the masked positions is used.
     """
     length = dataset.rows(np.zeros(1, dtype=np.int64))[0].shape[1]
     prefix = denoiser.context == "prefix"  # masks nothing, and predicts all tokens of a row
     # About half of the tokens are masked.
     wanted = min(_MOST_POSITIONS, _MOST_VALUES // denoiser.vocab_size) * (1 if prefix else 2)
-    enough = max(FEWEST_ROWS, min(_ENOUGH_ROWS, _MOST_READ // length))
+    enough = max(FOLDS, min(_ENOUGH_ROWS, _MOST_READ // length))
     number = min(len(dataset), max(enough, wanted // length))
     rows = np.linspace(0, len(dataset) - 1, number).astype(np.int64)
     draws = 1 if prefix else max(1, min(_MOST_DRAWS, wanted // (number * length)))

@@ -86,12 +86,20 @@ def muon_matrices(module: nn.Module) -> set[str]:
     return {n for n, p in inner.items() if p.ndim == 2 and not getattr(p, "_no_muon", False)}
 
 
+def _evaluate(closure: Callable[[], Any] | None) -> Any:
+    """Evaluate the loss with its gradients, if there is a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class Muon(torch.optim.Muon):
     """``torch.optim.Muon``, but with products in float32 on a CPU.
 
-    PyTorch's computes them in bfloat16 everywhere. A CPU without instructions for bfloat16 takes
-    20 to 50 times as long for them as for float32, which is more than the rest of a step of a small
-    network. Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
+    PyTorch computes them in bfloat16 on every device. A CPU without bfloat16 instructions emulates
+    them, which is many times slower than float32 (``benchmarks/muon.py``). Source: Jordan et al.
+    2024, "Muon: an optimizer for hidden layers in neural networks".
     """
 
     def __init__(self, groups: list[dict[str, Any]], weight_decay: float) -> None:
@@ -110,10 +118,7 @@ class Muon(torch.optim.Muon):
         Args:
             closure: Evaluates the loss with its gradients.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _evaluate(closure)
         for group in self.param_groups:
             momentum, decay = group["momentum"], 1 - group["lr"] * group["weight_decay"]
             for matrix in group["params"]:
@@ -183,10 +188,7 @@ class MuonWithAdamW(Optimizer):
         Args:
             closure: Evaluates the loss with its gradients.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _evaluate(closure)
         for optimizer in self._both:
             optimizer.step()
         return loss
