@@ -171,7 +171,8 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
     """Every tenth of a second rather than after each of 48 steps; the test stops the clock."""
     updates: list[float] = []
     bar = SimpleNamespace(
-        add_task=lambda *_, **__: 0, update=lambda _, completed: updates.append(completed)
+        add_task=lambda *_, **__: 0,
+        update=lambda _, completed, **text: updates.append(completed),
     )
     monkeypatch.setattr(engine, "progress", lambda: contextlib.nullcontext(bar))
     monkeypatch.setattr(drawing, "time", SimpleNamespace(monotonic=lambda: 5.0))
@@ -179,7 +180,7 @@ def test_the_bar_looks_at_all_tokens_now_and_then(run: Path, monkeypatch) -> Non
     blanks = Blanks(2, 24, trained.process.unknown_id)
     for sampler in (BlockSampler(), BlockSampler(FirstHittingSampler(1))):
         updates.clear()
-        drawing.draw(trained, sampler, blanks, seed=1, batch_size=2)
+        list(drawing.draw(trained, sampler, blanks, seed=1, batch_size=2))
         assert len(updates) == 2 and updates[-1] == 2
 
 

@@ -116,7 +116,7 @@ def test_finished_shards_are_those_of_all_pieces(world: Path, tmp_path: Path) ->
     def start() -> None:
         options = EngineOptions(engine="ray")
         engine = options.start("score", run, tmp_path / "a.tsv", "cpu", {"file": files}, {})
-        engine.save(0, {"x": np.zeros(1)})  # type: ignore[attr-defined]
+        engine.finished.save({0: {"x": np.zeros(1)}})  # type: ignore[attr-defined]
 
     start()
     start()
