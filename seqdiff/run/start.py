@@ -333,8 +333,8 @@ def _fit_experts(denoiser: Denoiser, config: RunConfig) -> None:
             )
         elif rows < FOLDS:
             said = (
-                f"the validation split has {rows} of at least {FOLDS} rows that n-gram "
-                "experts need, so they stay unused"
+                f"n-gram experts need at least {FOLDS} validation rows, got {rows}, so they stay "
+                "unused"
             )
         else:
             said = f"n-gram experts do not help on the validation rows{blocks}, so they stay unused"

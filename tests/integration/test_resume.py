@@ -16,6 +16,7 @@ from torch.optim import AdamW
 
 from seqdiff.cli.app import main
 from seqdiff.cli.extensions import command_line
+from seqdiff.experts import mixture
 from seqdiff.run import load, start
 from seqdiff.training.callbacks import RunCheckpoint
 from seqdiff.training.module import DiffusionModule
@@ -373,6 +374,16 @@ def test_experts_follow_a_finished_run(config: Path, tmp_path: Path, fails) -> N
     assert main(["train", "--resume", str(run), "--experts.order=1", "--trainer.max_steps=3"]) == 0
     experts = load(run).denoiser.experts
     assert experts is not None and experts.counted
+
+
+def test_too_few_validation_rows_are_named(
+    config: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    for module in (start, mixture):
+        monkeypatch.setattr(module, "FOLDS", 99)
+    command = ["train", str(config), "--trainer.max_steps=2", "--experts.order=2"]
+    assert main([*command, f"--output={tmp_path / 'run'}"]) == 0
+    assert "n-gram experts need at least 99 validation rows, got 13, so" in capsys.readouterr().err
 
 
 def _files(run: Path) -> dict[str, bytes]:
