@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.metadata import entry_points, version
@@ -99,10 +99,11 @@ def commands() -> dict[str, Command]:
     return found
 
 
-def build_app(only: str | None = None) -> App:
+def build_app(known: Mapping[str, Command], only: str | None = None) -> App:
     """Build the application; no command is imported before it is called.
 
     Args:
+        known: From ``commands``.
         only: Add this command alone, with the help of its function; ``None`` adds all, with a line
             each.
     """
@@ -119,7 +120,7 @@ def build_app(only: str | None = None) -> App:
         result_action="return_value",
     )
     groups: dict[str, Group] = {}
-    for command in commands().values():
+    for command in known.values():
         if only is not None:
             if command.name == only:
                 app.command(command.function, name=only)
@@ -153,14 +154,15 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
     Raises:
         ValueError: If they do not fit a command.
     """
-    arguments = _join_name(list(arguments))
-    name = arguments[0] if arguments and arguments[0] in commands() else None
+    known = commands()
+    arguments = _join_name(list(arguments), known)
+    name = arguments[0] if arguments and arguments[0] in known else None
     try:
-        function, bound, _ = build_app(name).parse_args(
+        function, bound, _ = build_app(known, name).parse_args(
             list(arguments), exit_on_error=False, print_error=False
         )
     except UnknownCommandError as error:
-        close = get_close_matches(arguments[0], commands(), 1)
+        close = get_close_matches(arguments[0], known, 1)
         hint = f", did you mean {close[0]}?" if close else ""
         raise ValueError(
             f"seqdiff must be given a command, got {arguments[0]!r}{hint}; see: seqdiff --help"
@@ -171,7 +173,7 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
     return function, bound
 
 
-def _join_name(arguments: list[str]) -> list[str]:
+def _join_name(arguments: list[str], known: Collection[str]) -> list[str]:
     """Make one argument of the name of a command, which may be of two words.
 
     Raises:
@@ -179,10 +181,10 @@ def _join_name(arguments: list[str]) -> list[str]:
     """
     for length in (1, 2):
         name = " ".join(arguments[:length]).replace("_", "-")
-        if name in commands():
+        if name in known:
             return [name, *arguments[length:]]
     first = arguments[0] if arguments else ""
-    second = [name.partition(" ")[2] for name in commands() if name.startswith(f"{first} ")]
+    second = [name.partition(" ")[2] for name in known if name.startswith(f"{first} ")]
     if not second:
         return arguments
     if arguments[1:] in (["--help"], ["-h"]):

@@ -81,10 +81,10 @@ def out_of_time(directory: Path) -> list[str]:
     Args:
         directory: A run that was trained or written without an error.
     """
-    from seqdiff.run import parse_run
+    from seqdiff.run import read_yaml
     from seqdiff.training import CHECKPOINT_NAME, steps_done
 
-    trainer = parse_run(directory / "run.yaml")["trainer"]
+    trainer = read_yaml(directory / "run.yaml")["trainer"]
     if trainer["max_steps"] == 0 or trainer["max_time"] is None:
         return []
     step = steps_done(directory / CHECKPOINT_NAME)

@@ -2,6 +2,7 @@ from .config import RunConfig as RunConfig
 from .config import instantiate as instantiate
 from .config import parse_run as parse_run
 from .config_files import Located as Located
+from .config_files import read_yaml as read_yaml
 from .directory import choose_device as choose_device
 from .drawing import check_context as check_context
 from .drawing import check_memory as check_memory

@@ -37,6 +37,8 @@ _ROOMS = ("seqdiff.objectives", "seqdiff.parameterization", "seqdiff.process")
 _CLASS_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*")
 # Limits of a file: characters, values when every alias is expanded, and levels of nesting.
 _MOST_CHARACTERS, _MOST_VALUES, _MOST_LEVELS = 1_000_000, 100_000, 50
+# libyaml reads ten times as fast; PyYAML may be built without it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
@@ -81,7 +83,7 @@ def read_yaml(path: Path) -> Any:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
         check_yaml(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_LOADER)
     except (yaml.YAMLError, ValueError) as error:  # ValueError of dates and very long numbers
         raise ValueError(
             f"{path} must be YAML within the limits of seqdiff, got: {one_line(str(error))}; "
@@ -103,7 +105,7 @@ def check_yaml(text: str) -> None:
     sizes: dict[str, int] = {}  # of anchored values, with their aliases expanded
     opened: list[tuple[str | None, int]] = []  # anchors of the open collections, values before them
     total = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise yaml.YAMLError(f"an alias *{event.anchor} of no earlier value")

@@ -279,9 +279,9 @@ def _begin(config: RunConfig) -> Denoiser:
     return denoiser
 
 
-def _add_experts(directory: Path) -> None:
+def _add_experts(directory: Path, config: RunConfig) -> None:
     """Add experts to the weights of a trained run, if it is to have some and has none yet."""
-    if not is_first_process():
+    if config.experts is None or not is_first_process():
         return
     run = load_trained(directory)
     experts = run.denoiser.experts
@@ -396,7 +396,7 @@ def _fit(
             _write_config(directory, dump(parsed))
             _write_weights(directory, config, denoiser, read_average(checkpoint))
         if not exported or may_be_done:
-            _add_experts(directory)
+            _add_experts(directory, config)
             return directory
     _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
     trainer = build_trainer(
@@ -427,7 +427,7 @@ def _fit(
     # Lightning kills the first process if one that it has launched ends with an error before.
     if was_stopped(trainer) and is_first_process():
         raise KeyboardInterrupt
-    _add_experts(directory)
+    _add_experts(directory, config)
     return directory
 
 

@@ -40,9 +40,10 @@ _TINY = (
     "--trainer.enable_progress_bar=false --backbone.d_model=8 --backbone.n_layer=1 "
     "--backbone.d_state=4"
 )
+_ALONE = "--experts=null"
 _TABLE = f"train {EXPERIMENTS}/genomics/design.yaml --data.signals=[value] {_TINY}"
-_FASTA = f"train {EXPERIMENTS}/genomics/fasta.yaml --data.length=16 {_TINY}"
-_TEXT = f"train {EXPERIMENTS}/text/bytes.yaml --data.length=16 {_TINY}"
+_FASTA = f"train {EXPERIMENTS}/genomics/fasta.yaml --data.length=16 {_TINY} {_ALONE}"
+_TEXT = f"train {EXPERIMENTS}/text/bytes.yaml --data.length=16 {_TINY} {_ALONE}"
 _NOTHING = "--trainer.max_steps=0 --output=out"  # for data that is read to describe the run
 _STEP = (
     "--trainer.max_steps=1 --trainer.val_check_interval=null --data.batch_size=2 "

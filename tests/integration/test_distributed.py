@@ -76,7 +76,7 @@ def _assert_same_run(wanted: Path, found: Path) -> None:
 ELASTIC = ["--trainer.val_check_interval", "3", "--trainer.gradient_clip_val", "0.5"]
 ELASTIC += ["--backbone=seqdiff.backbones.Transformer", "--backbone.dropout=0"]
 ELASTIC += ["--backbone.d_model=16", "--backbone.n_layer=2", "--backbone.n_heads=2"]
-ELASTIC += ["--backbone.cond_dim=8", "--optim.muon_lr=0.02"]
+ELASTIC += ["--backbone.cond_dim=8", "--optim.muon_lr=0.002"]
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def options() -> set[str]:
     """Options of all commands and samplers, and the keys of the shipped configurations."""
     found = {"--help", TRUST_CODE}
     for name in find_commands():
-        app = build_app(name)[name]
+        app = build_app(find_commands(), name)[name]
         found |= {
             option for argument in app.assemble_argument_collection() for option in argument.names
         }

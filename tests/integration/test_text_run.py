@@ -21,6 +21,7 @@ SMALL = [
     "--ema_decay=0.9",
     "--trainer.enable_progress_bar=false",
     "--trainer.val_check_interval=null",
+    "--experts=null",
 ]
 
 
@@ -45,7 +46,14 @@ def corpus(tmp_path: Path) -> Path:
 
 def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     run, numbers = tmp_path / "run", tmp_path / "e.json"
-    assert main(train(corpus, run, "--trainer.max_steps=150", "--backbone.n_layer=2")) == 0
+    assert (
+        main(
+            train(
+                corpus, run, "--trainer.max_steps=150", "--backbone.n_layer=2", "--experts.order=5"
+            )
+        )
+        == 0
+    )
     assert main(["evaluate", str(run), "--json", str(numbers), "--evaluations", "8"]) == 0
     content = json.loads(numbers.read_text())
     rows = {row["name"]: row for row in content["rows"]}

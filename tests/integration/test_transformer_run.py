@@ -114,7 +114,7 @@ def test_samples_have_the_class_that_is_asked_for(
         *("--ema_decay=0.9", "--trainer.enable_progress_bar=false"),
         *("--trainer.val_check_interval=null", "--trainer.max_steps=400"),
         *("--data.labels=[rich, poor]", "--backbone.dropout=0", f"--output={run}"),
-        "--label_dropout=0.3",
+        *("--label_dropout=0.3", "--experts=null"),
     ]
     assert main(["train", str(CONFIG), *SMALL, *write_data(tmp_path), *flags]) == 0
     assert load(run).denoiser.num_classes == 2

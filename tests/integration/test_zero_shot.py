@@ -55,7 +55,7 @@ def train(root: Path, copies: Path, *flags: str, net: str = "Transformer") -> Pa
     config["backbone"] = {"class_path": f"seqdiff.backbones.{net}", "init_args": sizes}
     config["trainer"] = {"max_steps": 20, "accelerator": "cpu", "enable_progress_bar": False}
     config["trainer"]["val_check_interval"] = None
-    config["optim"] = {"lr": 0.03, "warmup_steps": 1}
+    config["optim"], config["experts"] = {"lr": 0.03, "warmup_steps": 1}, None
     (root / "c.yaml").write_text(yaml.safe_dump(config))
     own = [f"--data.train={root / 'train.txt'}", f"--data.test={copies / 'ptb.valid.txt'}"]
     own += ["--data.detokenizer=ptb", "--data.length=32", "--data.eval_batch_size=3"]
