@@ -96,8 +96,9 @@ def commands_page() -> str:
         "error, and the exit code is then 2; `SEQDIFF_TRACEBACK=1` shows where it came from.",
         "",
     ]
-    for command in commands().values():
-        text = build_app(command.name).generate_docs(output_format="markdown")
+    known = commands()
+    for command in known.values():
+        text = build_app(known, command.name).generate_docs(output_format="markdown")
         text = text.partition(f"\n## seqdiff {command.name}\n")[2]
         text = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
         about, _, example = command.help.rpartition(": ")
