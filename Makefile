@@ -1,4 +1,5 @@
-# Everything happens inside .venv; PYTHON chooses the interpreter that makes it.
+# Everything happens inside .venv; PYTHON chooses the interpreter that makes it. pip compiles nothing,
+# since Python compiles what is imported and most of the installed modules never are.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed
@@ -11,7 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "seqdiff needs Python 3.11 or newer, got $$($(PYTHON) --version); name one: make PYTHON=python3.11 ..."; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: setup

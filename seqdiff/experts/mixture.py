@@ -23,7 +23,7 @@ _BLOCK_ROWS = 256
 _MOST_TOKENS = 2**28
 _PARTS = 8  # of the training split; each is predicted from the others to choose discounts
 FOLDS = 4  # parts of the rows for cross-validation; fewer rows choose no gates
-_MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-12  # of Newton's method
+_MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
 _CHUNK = 2**22  # numbers of float64 at a time, while gates are chosen
 _STEP = 0.1  # standard deviation of the difference between the gates of neighbouring lengths
 
@@ -76,6 +76,15 @@ class Terms(NamedTuple):
         return cls(*(None if c[0] is None else torch.cat(c) for c in columns))  # pyright: ignore[reportArgumentType]
 
 
+class _Point(NamedTuple):
+    """Values, and what the positions of each fold add to the loss and its derivatives there."""
+
+    values: Float64[Tensor, " P"]
+    nats: Float64[Tensor, " F"]
+    slope: Float64[Tensor, "F P"]
+    curve: Float64[Tensor, "F P P"]
+
+
 @dataclass(frozen=True)
 class _Problem:
     """The choice of a scale and of gates, a convex problem that Newton's method solves.
@@ -85,6 +94,9 @@ class _Problem:
             log u, and the terms of both sides.
         place: The number of each of these values.
         targets: Tokens.
+        share: Weight of each position; the weights add up to 1.
+        fold: The part of the rows to which each position belongs.
+        tokens: Number of tokens, against which the prior counts.
         roots: Rows whose squared products with the values, less their start, are the prior.
         start: The values of the network alone: the scale, then the gates of each list.
     """
@@ -92,17 +104,33 @@ class _Problem:
     terms: Float[Tensor, "N m K"]
     place: Int[Tensor, "N m"]
     targets: Int[Tensor, " N"]
+    share: Float64[Tensor, " N"]
+    fold: Int[Tensor, " N"]
+    tokens: float
     roots: Float64[Tensor, "r P"]
     start: Float64[Tensor, " P"]
 
     @classmethod
-    def of(cls, outputs: Tensor, found: Terms, targets: Tensor, lists: int, order: int) -> _Problem:
+    def of(
+        cls,
+        outputs: Float[Tensor, "N K"],
+        found: Terms,
+        targets: Int[Tensor, " N"],
+        weights: Float[Tensor, " N"],
+        fold: Int[Tensor, " N"],
+        tokens: float,
+        lists: int,
+        order: int,
+    ) -> _Problem:
         """Collect the terms.
 
         Args:
             outputs: Of the network.
             found: Of the experts.
             targets: Tokens.
+            weights: Of the positions.
+            fold: The part of the rows to which each position belongs.
+            tokens: Number of tokens.
             lists: 2 if the sides have gates of their own, else 1.
             order: Longest run.
         """
@@ -117,67 +145,71 @@ class _Problem:
         steps = (gates[:, 2:] - gates[:, 1:-1]).flatten(0, 1) / _STEP
         roots = torch.cat((units[:1], gates[:, :2].flatten(0, 1), steps))
         together = torch.stack([term.float() for term in terms], dim=1)
-        return cls(together, torch.stack(places, dim=1), targets, roots, units[0].clone())
+        share = weights.double() / weights.double().sum()
+        start = units[0].clone()
+        return cls(together, torch.stack(places, dim=1), targets, share, fold, tokens, roots, start)
 
-    def _chunks(self) -> Iterator[tuple[slice, Float64[Tensor, "n m K"]]]:
-        """Some positions at a time, with their terms in float64."""
+    def at(self, values: Float64[Tensor, " P"]) -> _Point:
+        """Evaluate the loss and its derivatives, without the prior."""
+        count = len(values)
+        nats, slope = values.new_zeros(FOLDS), values.new_zeros(FOLDS * count)
+        curve = values.new_zeros(FOLDS * count * count)
         size = max(1, _CHUNK // self.terms[:1].numel()) if len(self.terms) else 1
         for first in range(0, len(self.terms), size):
             chunk = slice(first, first + size)
-            yield chunk, self.terms[chunk].double()
+            terms, place, targets = (
+                self.terms[chunk].double(),
+                self.place[chunk],
+                self.targets[chunk],
+            )
+            fold, share = self.fold[chunk], self.share[chunk]
+            log_probs = (values[place][:, :, None] * terms).sum(dim=1).log_softmax(dim=-1)
+            nats.index_add_(0, fold, -share * log_probs.gather(1, targets[:, None])[:, 0])
+            scaled = log_probs.exp()[:, None] * terms
+            mean = scaled.sum(dim=2)
+            at_target = terms.gather(2, targets[:, None, None].expand(-1, terms.shape[1], 1))
+            away = share[:, None] * (mean - at_target[:, :, 0])
+            places = fold[:, None] * count + place
+            slope.index_add_(0, places.flatten(), away.flatten())
+            spread = scaled @ terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
+            pairs = places[:, :, None] * count + place[:, None, :]
+            curve.index_add_(0, pairs.flatten(), (share[:, None, None] * spread).flatten())
+        return _Point(values, nats, slope.view(FOLDS, count), curve.view(FOLDS, count, count))
 
-    def _log_probs(self, values: Tensor, chunk: slice, terms: Tensor) -> Tensor:
-        return (values[self.place[chunk]][:, :, None] * terms).sum(dim=1).log_softmax(dim=-1)
-
-    def nats(self, values: Float64[Tensor, " P"], share: Float64[Tensor, " N"]) -> float:
-        """Weighted sum of -log p of the targets."""
-        total = 0.0
-        for chunk, terms in self._chunks():
-            found = self._log_probs(values, chunk, terms).gather(1, self.targets[chunk, None])
-            total -= float((share[chunk] * found[:, 0]).sum())
-        return total
-
-    def minimum(
-        self, share: Float64[Tensor, " N"], tokens: float, first: Float64[Tensor, " P"]
-    ) -> Float64[Tensor, " P"]:
+    def minimum(self, point: _Point, folds: Sequence[int]) -> _Point:
         """Find the values with the least loss and prior.
 
         Args:
-            share: Weights, which add up to 1.
-            tokens: Number of tokens, against which the prior counts.
-            first: Where to begin.
+            point: Where to begin.
+            folds: The parts of the rows that are seen.
         """
-        values, count = first, len(first)
+        inside = (self.fold[:, None] == torch.tensor(folds, device=self.fold.device)).any(dim=1)
+        share, tokens = float(self.share[inside].sum()), self.tokens * float(inside.double().mean())
+        prior = self.roots.T @ self.roots / tokens
 
-        def loss(values: Tensor) -> float:
-            prior = (self.roots @ (values - self.start)).square().sum()
-            return self.nats(values, share) + float(prior) / (2 * tokens)
+        def loss(point: _Point) -> float:
+            away = self.roots @ (point.values - self.start)
+            return float(point.nats[folds].sum()) / share + float(away.square().sum()) / (
+                2 * tokens
+            )
 
-        pairs = self.place[:, :, None] * count + self.place[:, None, :]
-        present = loss(values)
         for _ in range(_MOST_STEPS):
-            slope = self.roots.T @ (self.roots @ (values - self.start)) / tokens
-            curve = (self.roots.T @ self.roots / tokens).flatten()
-            for chunk, terms in self._chunks():
-                at_target = self.targets[chunk, None, None].expand(-1, terms.shape[1], 1)
-                scaled = self._log_probs(values, chunk, terms).exp()[:, None] * terms
-                mean, own = scaled.sum(dim=2), share[chunk, None]
-                away = own * (mean - terms.gather(2, at_target)[:, :, 0])
-                slope.index_add_(0, self.place[chunk].flatten(), away.flatten())
-                spread = scaled @ terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
-                curve.index_add_(0, pairs[chunk].flatten(), (own[:, :, None] * spread).flatten())
-            step = torch.linalg.solve(curve.view(count, count), slope)
+            slope = point.slope[folds].sum(dim=0) / share + prior @ (point.values - self.start)
+            step = torch.linalg.solve(point.curve[folds].sum(dim=0) / share + prior, slope)
+            gain = float(slope @ step)
+            if gain < _SMALL_GAIN:
+                return point
             # A network that is certain and wrong has a curvature close to 0, so limit the step.
-            gain, length = float(slope @ step), 1 / max(1.0, float(step.abs().max()))
-            shortest = _SHORTEST * length
-            while (new := loss(values - length * step)) > present - 1e-4 * length * gain:
+            length = 1 / max(1.0, float(step.abs().max()))
+            shortest, present = _SHORTEST * length, loss(point)
+            while loss(new := self.at(point.values - length * step)) > (
+                present - 1e-4 * length * gain
+            ):
                 length /= 2
                 if length < shortest:
-                    return values
-            values, present = values - length * step, new
-            if gain < _SMALL_GAIN:
-                return values
-        return values
+                    return point
+            point = new
+        return point
 
 
 def _log(probs: Tensor) -> Tensor:
@@ -443,25 +475,23 @@ class NGramExperts(nn.Module):
             the latter from cross-validation.
         """
         lists = 1 if self.complement is not None else 2
-        problem = _Problem.of(outputs, found, targets, lists, self.order)
-        weights = weights.double()
-        share, (found_rows, rows) = weights / weights.sum(), rows.unique(return_inverse=True)
-        number = len(found_rows)
-        order = torch.randperm(number, generator=torch.Generator().manual_seed(0))
+        found_rows, rows = rows.unique(return_inverse=True)
+        order = torch.randperm(len(found_rows), generator=torch.Generator().manual_seed(0))
         fold = (order % FOLDS)[rows.cpu()].to(rows.device)
-
-        before = after = problem.nats(problem.start, share)
-        values = problem.start
-        if number >= FOLDS:
-            best = problem.minimum(share, float(num_tokens), problem.start)
+        problem = _Problem.of(
+            outputs, found, targets, weights, fold, float(num_tokens), lists, self.order
+        )
+        start = problem.at(problem.start)
+        values, before = start.values, float(start.nats.sum())
+        after = before
+        if len(found_rows) >= FOLDS:
+            best = problem.minimum(start, range(FOLDS))
             unseen = 0.0
             for n in range(FOLDS):
-                seen = share * (fold != n)
-                tokens = num_tokens * float((fold != n).double().mean())
-                gates = problem.minimum(seen / seen.sum(), tokens, best)
-                unseen += problem.nats(gates, share * (fold == n))
+                others = [fold for fold in range(FOLDS) if fold != n]
+                unseen += float(problem.minimum(best, others).nats[n])
             if unseen < before:
-                values, after = best, unseen
+                values, after = best.values, unseen
         place = self.block_sizes.index(block_size) if self.block_sizes else 0
         self.scale[place] = values[0]
         gates = values[1:].view(lists, -1)

@@ -379,15 +379,16 @@ def test_the_fit_of_a_network_that_is_sure_and_wrong_is_an_optimum() -> None:
     targets = x0[where]
     outputs = 40 * torch.eye(K)[torch.randint(K, targets.shape)]
     terms = experts.terms(x0.masked_fill(where, K), where)
-    problem = mixture._Problem.of(outputs, terms, targets, 2, ORDER)
-    share = weights.double() / weights.sum()
-    values = problem.minimum(share, 1e6, problem.start).requires_grad_()
+    fold = torch.arange(len(targets)) % mixture.FOLDS
+    problem = mixture._Problem.of(outputs, terms, targets, weights, fold, 1e6, 2, ORDER)
+    start = problem.at(problem.start)
+    values = problem.minimum(start, range(mixture.FOLDS)).values.requires_grad_()
     found = (values[problem.place][:, :, None] * problem.terms).sum(dim=1).log_softmax(dim=-1)
-    loss = -(share * found.gather(1, targets[:, None])[:, 0]).sum()
+    loss = -(problem.share * found.gather(1, targets[:, None])[:, 0]).sum()
     loss = loss + (problem.roots @ (values - problem.start)).square().sum() / 2e6
     (slope,) = torch.autograd.grad(loss, values)
     assert float(slope.abs().max()) < 1e-6
-    assert float(loss) < problem.nats(problem.start, share) - 1
+    assert float(loss) < float(start.nats.sum()) - 1
 
 
 def fit_noise(rows: int, seed: int) -> tuple[float, float, NGramExperts]:
