@@ -13,10 +13,8 @@ from nbclient.exceptions import CellTimeoutError
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 
-# Numbers of training steps and of evaluations in the code cells.
-_LENGTHS = re.compile(
-    r"((?:max_steps|val_check_interval|warmup_steps|evaluations)[\W]{1,8}?)(\d+)\b"
-)
+# Numbers of training steps in the code cells.
+_LENGTHS = re.compile(r"((?:max_steps|val_check_interval|warmup_steps)[\W]{1,8}?)(\d+)\b")
 
 
 def _shorter(found: re.Match[str]) -> str:
@@ -52,7 +50,7 @@ def test_a_notebook_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
 def test_they_run(
     notebook: Path, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fifth of the work shows that all cells run; ``make notebooks`` does all of it."""
+    """A fifth of the training shows that all cells run; ``make notebooks`` runs all of it."""
     monkeypatch.setenv("SEQDIFF_DATA", str(real_data))
     monkeypatch.setenv("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
     folder = tmp_path / "docs" / "tutorials"
