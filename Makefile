@@ -1,5 +1,5 @@
-# Everything happens inside .venv; PYTHON chooses the interpreter that makes it. pip compiles nothing,
-# since Python compiles what is imported and most of the installed modules never are.
+# Everything happens inside .venv; PYTHON chooses the interpreter that makes it. pip writes no bytecode,
+# because Python does so when it first imports a module, and most modules are never imported.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed

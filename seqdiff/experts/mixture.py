@@ -157,12 +157,8 @@ class _Problem:
         size = max(1, _CHUNK // self.terms[:1].numel()) if len(self.terms) else 1
         for first in range(0, len(self.terms), size):
             chunk = slice(first, first + size)
-            terms, place, targets = (
-                self.terms[chunk].double(),
-                self.place[chunk],
-                self.targets[chunk],
-            )
-            fold, share = self.fold[chunk], self.share[chunk]
+            terms, place = self.terms[chunk].double(), self.place[chunk]
+            targets, share, fold = self.targets[chunk], self.share[chunk], self.fold[chunk]
             log_probs = (values[place][:, :, None] * terms).sum(dim=1).log_softmax(dim=-1)
             nats.index_add_(0, fold, -share * log_probs.gather(1, targets[:, None])[:, 0])
             scaled = log_probs.exp()[:, None] * terms
@@ -177,25 +173,24 @@ class _Problem:
         return _Point(values, nats, slope.view(FOLDS, count), curve.view(FOLDS, count, count))
 
     def minimum(self, point: _Point, folds: Sequence[int]) -> _Point:
-        """Find the values with the least loss and prior.
+        """Find the values with the least sum of loss and prior.
 
         Args:
             point: Where to begin.
-            folds: The parts of the rows that are seen.
+            folds: The parts of the rows that the loss counts.
         """
         inside = (self.fold[:, None] == torch.tensor(folds, device=self.fold.device)).any(dim=1)
         share, tokens = float(self.share[inside].sum()), self.tokens * float(inside.double().mean())
-        prior = self.roots.T @ self.roots / tokens
+        prior_curve = self.roots.T @ self.roots / tokens
 
         def loss(point: _Point) -> float:
-            away = self.roots @ (point.values - self.start)
-            return float(point.nats[folds].sum()) / share + float(away.square().sum()) / (
-                2 * tokens
-            )
+            away = point.values - self.start
+            return float(point.nats[folds].sum() / share + away @ prior_curve @ away / 2)
 
         for _ in range(_MOST_STEPS):
-            slope = point.slope[folds].sum(dim=0) / share + prior @ (point.values - self.start)
-            step = torch.linalg.solve(point.curve[folds].sum(dim=0) / share + prior, slope)
+            slope = point.slope[folds].sum(dim=0) / share
+            slope = slope + prior_curve @ (point.values - self.start)
+            step = torch.linalg.solve(point.curve[folds].sum(dim=0) / share + prior_curve, slope)
             gain = float(slope @ step)
             if gain < _SMALL_GAIN:
                 return point
@@ -488,7 +483,7 @@ class NGramExperts(nn.Module):
             best = problem.minimum(start, range(FOLDS))
             unseen = 0.0
             for n in range(FOLDS):
-                others = [fold for fold in range(FOLDS) if fold != n]
+                others = [other for other in range(FOLDS) if other != n]
                 unseen += float(problem.minimum(best, others).nats[n])
             if unseen < before:
                 values, after = best.values, unseen
