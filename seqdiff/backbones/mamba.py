@@ -21,6 +21,7 @@ from seqdiff.backbones.layers import (
 )
 from seqdiff.ops.bimamba import Direction, mamba_both_ways, mamba_direction
 from seqdiff.ops.causal_conv import causal_conv1d
+from seqdiff.ops.linear import linear
 from seqdiff.ops.ssd import ssd
 
 Combine = Literal["add", "ew_multiply"]
@@ -375,7 +376,7 @@ class BiMamba(nn.Module):
 def project_in(proj: nn.Linear, x: Tensor, padding: Tensor | None, mirrored: bool) -> Tensor:
     """Project the input of the directions, and set it to zero at padding."""
     weight = proj.weight.flip(1) if mirrored else proj.weight
-    xz = F.linear(x, weight, proj.bias)
+    xz = linear(x, weight, proj.bias)
     return xz if padding is None else xz.masked_fill(padding[..., None], 0)
 
 
@@ -385,4 +386,4 @@ def project_out(proj: nn.Linear, y: Tensor, mirrored: bool, directions: int = 1)
     bias = proj.bias
     if bias is not None:
         bias = directions * (bias.flip(0) if mirrored else bias)
-    return F.linear(y, weight, bias)
+    return linear(y, weight, bias)

@@ -22,6 +22,7 @@ from seqdiff.ops.selective_scan.cpu import (
 )
 
 _WEIGHTS = len(Direction._fields)
+_KEPT = 3
 
 
 def mamba_cpu(
@@ -133,17 +134,12 @@ def _halves(xz: Tensor, own: Direction) -> tuple[Tensor, Tensor | None]:
     return xz[..., :channels].mT, xz[..., channels:].mT if xz.shape[2] > channels else None
 
 
-def _maps_of(mapped: Tensor, states: int) -> tuple[Tensor, Tensor]:
-    """Return B and C ``(B, 1, N, L)`` as views of the projection ``(B, L, R + 2 N)``."""
-    B, C = mapped[..., -2 * states : -states], mapped[..., -states:]
-    return B.mT[:, None], C.mT[:, None]
-
-
-def _scan_inputs(
-    own: Direction, u: Tensor, mapped: Tensor, delta: Tensor, z: Tensor | None
-) -> KernelInputs:
-    maps = _maps_of(mapped, own.A.shape[1])
-    return KernelInputs(u, delta.mT, own.A, *maps, own.D, z, own.dt_bias)
+def _scan_inputs(own: Direction, u: Tensor, mapped: Tensor, z: Tensor | None) -> KernelInputs:
+    """Return the scan's inputs; dt, B and C are views of the projection ``(B, L, R + 2 N)``."""
+    rank, states = own.dt_proj.shape[1], own.A.shape[1]
+    dt, B, C = mapped.mT.split((rank, states, states), dim=1)
+    maps = (B[:, None], C[:, None])
+    return KernelInputs(*(u, None, own.A, *maps, own.D, z, own.dt_bias), dt=dt, dt_proj=own.dt_proj)
 
 
 def _forward(
@@ -159,7 +155,7 @@ def _forward(
 ) -> list[Tensor]:
     """Return the output, the states and the tails at borders, and, if ``keep``, what is saved.
 
-    Each direction saves four tensors for the backward pass.
+    Each direction saves `_KEPT` tensors for the backward pass.
     """
     batch, length, _ = xz.shape
     ways = _ways(xz, weights, block_size, through, mirrored)
@@ -180,10 +176,9 @@ def _forward(
         if padding is not None:
             u.masked_fill_(padding[:, None], 0)
         mapped = u.mT @ own.x_proj.mT
-        delta = mapped[..., : own.dt_proj.shape[1]] @ own.dt_proj.mT
-        inputs = _scan_inputs(own, u, mapped, delta, z)
+        inputs = _scan_inputs(own, u, mapped, z)
         borders = states if first else None
-        kept += [u, mapped, delta, run_scan(inputs, scan_cut, borders, out, keep, add=not first)]
+        kept += [u, mapped, run_scan(inputs, scan_cut, borders, out, keep, add=not first)]
     out = xz.new_empty(0, 0, 0) if out is None else out
     borders = states if through and states is not None else xz.new_empty(0)
     return [out, borders, ends, *(kept if keep else [])]
@@ -196,9 +191,8 @@ def _forward_fake(xz, weights, states, tails, padding, block_size, through, mirr
     x = _halves(xz, fwd)[0]
     for own, _, _ in ways:
         mapped = xz.new_empty(batch, length, own.x_proj.shape[0])
-        delta = xz.new_empty(batch, length, len(own.D))
-        saved = _scan_inputs(own, x, mapped, delta, None).saved_shape(block_size)
-        kept += [torch.empty_like(x), mapped, delta, xz.new_empty(saved)]
+        saved = _scan_inputs(own, x, mapped, None).saved_shape(block_size)
+        kept += [torch.empty_like(x), mapped, xz.new_empty(saved)]
     return [
         torch.empty_like(x) if len(ways) > 1 else xz.new_empty(0, 0, 0),
         empty_states(xz, batch, count, fwd.A) if through else xz.new_empty(0),
@@ -234,15 +228,16 @@ def _backward(
         if d_out is None and not first:
             grads += [torch.zeros_like(w) for w in weights[_WEIGHTS:]]
             continue
-        start = 0 if first else 4
-        u, mapped, delta, saved = kept[start : start + 4]
+        u, mapped, saved = kept[:_KEPT] if first else kept[_KEPT:]
         (x, z), (dx, dz) = _halves(xz, own), _halves(d_xz, own)
-        inputs = _scan_inputs(own, u, mapped, delta, z)
+        inputs = _scan_inputs(own, u, mapped, z)
         states = (borders, flows) if first else (None, None)
-        du, d_delta, dA, dB, dC, dD, d_dt_bias = run_scan_backward(
+        du, _, dA, dD, d_dt_bias, d_dt_proj, d_mapped = run_scan_backward(
             inputs, scan_cut, states[0], saved, d_out, states[1], dz, add=not first
         )
-        du, d_x_proj, d_dt_proj = _maps_back(own, u, mapped, du, d_delta, dB, dC)
+        d_mapped = d_mapped[:, 0].mT.flatten(0, 1)
+        du = du.mT.flatten(0, 1).addmm_(d_mapped, own.x_proj).view(u.mT.shape)
+        d_x_proj = d_mapped.mT @ u.mT.flatten(0, 1)
         if padding is not None:
             du.masked_fill_(padding[..., None], 0)
         filters = (own.conv_weight, own.conv_bias, True, conv_cut, tails if first else None)
@@ -253,34 +248,6 @@ def _backward(
         _spread_tails(d_ends, block_size, _halves(d_xz, fwd)[0].mT, d_tails[:, 0])
     d_states = xz.new_empty(0) if flows is None else flows[:, :1].clone() if through else flows
     return [d_xz, *grads, d_states, xz.new_empty(0) if d_tails is None else d_tails]
-
-
-def _maps_back(
-    own: Direction,
-    u: Tensor,
-    mapped: Tensor,
-    du: Tensor,
-    d_delta: Tensor,
-    dB: Tensor,
-    dC: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Propagate the gradients of the scan through ``x_proj`` and ``dt_proj``.
-
-    Returns:
-        The total gradient of u, ``(B, L, D)``, and the gradients of ``x_proj`` and ``dt_proj``.
-    """
-    rank, width = own.dt_proj.shape[1], own.A.shape[1]
-    # PyTorch's matrix products are up to five times faster if the rank, the smallest dimension of
-    # all, is the first dimension of the result.
-    dt, d_delta = mapped[..., :rank], d_delta.mT.flatten(0, 1)
-    d_dt_proj = torch.bmm(dt.mT, d_delta.view(*u.mT.shape)).sum(0).mT.contiguous()
-    d_mapped = torch.empty_like(mapped)
-    d_mapped[..., :rank] = (own.dt_proj.mT @ d_delta.mT).mT.view_as(dt)
-    for target, grad in zip(_maps_of(d_mapped, width), (dB, dC), strict=True):
-        target.copy_(grad)
-    flat, channels = d_mapped.flatten(0, 1), u.mT.flatten(0, 1)
-    du = du.mT.flatten(0, 1).addmm_(flat, own.x_proj).view(u.mT.shape)
-    return du, flat.mT @ channels, d_dt_proj
 
 
 def _backward_fake(

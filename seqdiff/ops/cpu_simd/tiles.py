@@ -51,7 +51,7 @@ def buffer(vectors, like):
     return room
 
 
-@inlined
+@inner
 def read_tile(source, batch, channel, width, first, count, tile):
     """Copy ``source[batch, channel : channel + width, first : first + count]`` into a buffer."""
     size = source.itemsize
@@ -72,7 +72,7 @@ def read_tile(source, batch, channel, width, first, count, tile):
             tile[i * LANES + lane] = 0.0
 
 
-@inlined
+@inner
 def write_tile(target, batch, channel, width, first, count, tile):
     """Copy a buffer to ``target[batch, channel : channel + width, first : first + count]``."""
     size = target.itemsize
@@ -104,7 +104,7 @@ def put_tile(target, batch, channel, width, first, count, tile, accumulate, scra
     write_tile(target, batch, channel, width, first, count, tile)
 
 
-@inlined
+@inner
 def expect_tile(array, batch, channel, first, count):
     """Prefetch what `read_tile` or `write_tile` will soon access, if channels are adjacent.
 

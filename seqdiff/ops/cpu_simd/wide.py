@@ -1,8 +1,8 @@
-"""Wide vectors: one or several SIMD vectors in one value.
+"""Wide vectors: `WIDE` SIMD vectors in one value.
 
-The scan uses one vector per state. With wide vectors, the same code advances one state or `WIDE`
-states at a time. Several independent recurrences hide each other's latency, and operands that they
-share are loaded once. As in `vectors`, offsets count elements from the first element in memory.
+The scan uses one vector per state. With wide vectors, it advances `WIDE` states at a time. Several
+independent recurrences hide each other's latency, and operands that they share are loaded once. As
+in `vectors`, offsets count elements from the first element in memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from seqdiff.ops.cpu_simd.vectors import (
     LANES,
     VectorType,
     call_fma,
-    emit_load_first,
-    emit_store_first,
     fold,
     splat_value,
     vector_pointer,
@@ -58,76 +56,27 @@ def load_wide(typingctx, array, offset):
 
 
 @intrinsic
-def load_like(typingctx, array, offset, like):
-    """Load as many adjacent vectors as ``like`` has, from an offset of an array."""
+def repeat(typingctx, vector):
+    """Repeat one vector `WIDE` times."""
 
     def codegen(context, builder, signature, args):
-        pointer = vector_pointer(context, builder, array, args[0], args[1], like.vectors)
-        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+        return _join(builder, [args[0]] * WIDE)
 
-    return like(array, types.intp, like), codegen
+    return VectorType(vector.scalar, WIDE)(vector), codegen
 
 
 @intrinsic
-def load_rows(typingctx, array, offset, stride, count, like):
-    """Load as many vectors as ``like`` has, which lie ``stride`` elements apart.
-
-    Only the first ``count`` lanes of each are loaded. The others are zero, and their memory is not
-    accessed.
-    """
-
-    def codegen(context, builder, signature, args):
-        place, parts = args[1], []
-        for _ in range(like.vectors):
-            parts.append(emit_load_first(context, builder, array, args[0], place, args[3]))
-            place = builder.add(place, args[2])
-        return _join(builder, parts)
-
-    return like(array, types.intp, types.intp, types.intp, like), codegen
-
-
-@intrinsic
-def store_rows(typingctx, array, offset, stride, count, value):
-    """Store the first ``count`` lanes of each vector, ``stride`` elements apart."""
-
-    def codegen(context, builder, signature, args):
-        place = args[1]
-        for part in _split(builder, args[4]):
-            emit_store_first(context, builder, array, args[0], place, part, args[3])
-            place = builder.add(place, args[2])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp, types.intp, value), codegen
-
-
-@intrinsic
-def repeat(typingctx, vector, like):
-    """Repeat one vector as many times as ``like`` has vectors."""
-
-    def codegen(context, builder, signature, args):
-        return _join(builder, [args[0]] * like.vectors)
-
-    return like(vector, like), codegen
-
-
-@intrinsic
-def splat_each(typingctx, array, offset, stride, like):
-    """Load the elements at ``offset``, ``offset + stride``, ..., and spread each over one vector.
-
-    There are as many elements as ``like`` has vectors.
-    """
+def splat_each(typingctx, array, offset):
+    """Load `WIDE` adjacent elements from an offset on, and spread each over one vector."""
+    one = VectorType(array.dtype)
 
     def codegen(context, builder, signature, args):
         data = context.make_array(array)(context, builder, args[0]).data
-        one = VectorType(array.dtype)
-        place, parts = args[1], []
-        for _ in range(like.vectors):
-            scalar = builder.load(builder.gep(data, [place]))
-            parts.append(splat_value(builder, one, scalar))
-            place = builder.add(place, args[2])
-        return _join(builder, parts)
+        places = [builder.add(args[1], args[1].type(k)) for k in range(WIDE)]
+        scalars = [builder.load(builder.gep(data, [place])) for place in places]
+        return _join(builder, [splat_value(builder, one, scalar) for scalar in scalars])
 
-    return like(array, types.intp, types.intp, like), codegen
+    return VectorType(array.dtype, WIDE)(array, types.intp), codegen
 
 
 @intrinsic
@@ -145,16 +94,9 @@ def fma_each(typingctx, left, right, addend):
 
 @intrinsic
 def fold_wide(typingctx, value):
-    """Reduce `WIDE` vectors to one, in which the lanes of quarter q add up to the sum of vector q.
-
-    A single vector is returned unchanged.
-    """
-    if value.vectors not in (1, WIDE):
-        return None
+    """Reduce four vectors to one, in which the lanes of quarter q add up to the sum of vector q."""
 
     def codegen(context, builder, signature, args):
-        if value.vectors == 1:
-            return args[0]
         first, second, third, fourth = _split(builder, args[0])
         low, high = fold(builder, first, second, 8), fold(builder, third, fourth, 8)
         return fold(builder, low, high, 4)

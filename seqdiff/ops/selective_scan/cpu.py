@@ -16,6 +16,7 @@ from torch import Tensor
 from seqdiff.ops.cpu_simd.cuts import Cut
 from seqdiff.ops.cpu_simd.runtime import copy, run_tasks, view
 from seqdiff.ops.cpu_simd.vectors import LANES
+from seqdiff.ops.cpu_simd.wide import WIDE
 from seqdiff.ops.selective_scan.cpu_kernels import scan_backward, scan_forward
 from seqdiff.ops.selective_scan.cpu_parts import CHUNK, TILES
 from seqdiff.ops.selective_scan.inputs import ScanInputs
@@ -30,7 +31,7 @@ def selective_scan_cpu(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """
     kind = inputs.compute_dtype
     given = {name: tensor.to(kind) for name, tensor in inputs.tensors().items()}
-    B, C = _same_groups(given["B"], given["C"])
+    B, C = _same_groups(given["B"], given["C"], given["u"])
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in given.values())
     out, last, _ = torch.ops.seqdiff.selective_scan(
         given["u"],
@@ -49,26 +50,34 @@ def selective_scan_cpu(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     return out.to(inputs.u.dtype), last
 
 
-def _same_groups(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def _same_groups(B: Tensor, C: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Reshape B and C to ``(Bt, G, N, L)`` with the same G.
 
-    A map that is constant over positions, ``(D, N)``, is left as it is.
+    A map that is constant over positions, ``(D, N)``, is repeated without a copy, and every channel
+    is then a group of its own.
     """
-    B, C = (m[:, None] if m.ndim == 3 else m for m in (B, C))
-    if B.ndim == C.ndim == 4:
-        groups = math.lcm(B.shape[1], C.shape[1])
-        B, C = (
-            m.repeat_interleave(groups // m.shape[1], 1) if m.shape[1] < groups else m
-            for m in (B, C)
-        )
+    maps = []
+    for m in (B, C):
+        if m.ndim == 2:
+            m = m[None, :, :, None].expand(u.shape[0], *m.shape, u.shape[2])
+        maps.append(m[:, None] if m.ndim == 3 else m)
+    groups = math.lcm(maps[0].shape[1], maps[1].shape[1])
+    B, C = (
+        m.repeat_interleave(groups // m.shape[1], 1) if m.shape[1] < groups else m for m in maps
+    )
     return B, C
 
 
 class KernelInputs(NamedTuple):
-    """The inputs of the kernels, named as in ``selective_scan`` and all of one dtype."""
+    """The inputs of the kernels, named as in ``selective_scan`` and all of one dtype.
+
+    Instead of delta, they may hold the low-rank step sizes dt ``(Bt, R, L)`` and their projection
+    ``(D, R)``, from which the kernels compute delta where they need it. All channels are then one
+    group.
+    """
 
     u: Tensor
-    delta: Tensor
+    delta: Tensor | None
     A: Tensor
     B: Tensor
     C: Tensor
@@ -76,16 +85,23 @@ class KernelInputs(NamedTuple):
     z: Tensor | None
     bias: Tensor | None
     softplus: bool = True
+    dt: Tensor | None = None
+    dt_proj: Tensor | None = None
 
     @property
     def groups(self) -> int:
         """Number of groups of channels that share one B and one C."""
-        return max(m.shape[1] if m.ndim == 4 else 1 for m in (self.B, self.C))
+        return self.B.shape[1]
 
     @property
     def tasks_of_group(self) -> int:
         """Number of tasks for one group of one row."""
         return -(-(self.u.shape[1] // self.groups) // (LANES * TILES))
+
+    @property
+    def states(self) -> int:
+        """Number of states of a channel with those that kernels add, see `cpu_parts`."""
+        return -(-self.A.shape[1] // WIDE) * WIDE
 
     @property
     def tasks(self) -> int:
@@ -103,26 +119,25 @@ class KernelInputs(NamedTuple):
         """
         batch, _, length = self.u.shape
         chunks = -(-length // size) * ((size - 1) // CHUNK)
-        rows, width = self.groups * self.tasks_of_group, TILES * self.A.shape[1] * LANES
+        rows, width = self.groups * self.tasks_of_group, TILES * LANES * self.states
         return (batch, chunks, rows, width) if chunks else (0, 0, 0, 0)
 
     def arguments(self, cut: Cut) -> tuple:
         """Return the first arguments of both kernels."""
-        u, delta, A, B, C, D, z, bias, softplus = self
-        constant_B, constant_C = B.ndim == 2, C.ndim == 2
+        u, delta, A, B, C, D, z, bias, softplus, dt, dt_proj = self
         reverse = cut.reverse
         return (
             view(u, u, 3, reverse),
             view(delta, u, 3, reverse),
+            view(None if dt is None else dt[:, None], u, 4, reverse),
+            copy(dt_proj, u, 2),
             copy(A, u, 2),
-            view(B[None, :, :, None] if constant_B else B, u, 4, reverse and not constant_B),
-            view(C[None, :, :, None] if constant_C else C, u, 4, reverse and not constant_C),
+            view(B, u, 4, reverse),
+            view(C, u, 4, reverse),
             copy(None if D is None else D[:, None], u, 2),
             view(z, u, 3, reverse),
             copy(None if bias is None else bias[:, None], u, 2),
             softplus,
-            constant_B,
-            constant_C,
             *cut.arguments(u.shape[2]),
             cut.through,
         )
@@ -202,15 +217,21 @@ def run_scan_backward(
         add: Whether to add to ``dz`` instead of overwriting it.
 
     Returns:
-        The gradients of u, delta, A, B, C, D and the bias.
+        The gradients of u, delta, A, D, the bias and ``dt_proj``, and last that of dt, B and C side
+        by side ``(Bt, G, R + 2 N, L)``. That of delta or of ``dt_proj`` is empty if it is not among
+        the inputs.
     """
-    u, delta, A, B, C = inputs[:5]
+    u, delta, A = inputs[:3]
     (batch, channels, length), states = u.shape, A.shape[1]
-    du, d_delta = torch.empty_like(u), torch.empty_like(delta)
-    by_place = (batch, inputs.groups, inputs.tasks_of_group, states, length)
-    maps = [u.new_empty(by_place if m.ndim == 4 else (0,) * 5) for m in (B, C)]
-    fixed = [u.new_empty((batch, channels, states) if m.ndim == 2 else (0,) * 3) for m in (B, C)]
-    dA, dD, d_bias = (u.new_empty(batch, channels, width) for width in (states, 1, 1))
+    rank = 0 if inputs.dt_proj is None else inputs.dt_proj.shape[1]
+    du = torch.empty_like(u)
+    d_delta = u.new_empty(0, 0, 0) if delta is None else torch.empty_like(delta)
+    places = (batch, inputs.groups, inputs.tasks_of_group)
+    maps = u.new_empty(*places, rank + 2 * states, length)
+    d_dt, dB, dC = maps.split((rank, states, states), dim=3)
+    d_dt_proj, dA, dD, d_bias = (
+        u.new_empty(batch, channels, width) for width in (rank, states, 1, 1)
+    )
     arguments = (
         *inputs.arguments(cut),
         view(_adjacent(borders), u, 4),
@@ -219,14 +240,14 @@ def run_scan_backward(
         view(flows, u, 4),
         *(view(g, u, 3, cut.reverse) for g in (du, d_delta, dz)),
         add,
-        *(view(g, u, 5, cut.reverse) for g in maps),
-        *(view(g, u, 3) for g in (*fixed, dA, dD, d_bias)),
+        view(d_dt, u, 5, cut.reverse),
+        view(d_dt_proj, u, 3),
+        *(view(g, u, 5, cut.reverse) for g in (dB, dC)),
+        *(view(g, u, 3) for g in (dA, dD, d_bias)),
     )
     run_tasks(scan_backward, u, arguments, inputs.tasks)
-    dB, dC = (
-        v.sum(2) if m.ndim == 4 else f.sum(0) for m, v, f in zip((B, C), maps, fixed, strict=True)
-    )
-    return [du, d_delta, dA.sum(0), dB, dC, dD.sum((0, 2)), d_bias.sum((0, 2))]
+    sums = (dA.sum(0), dD.sum((0, 2)), d_bias.sum((0, 2)), d_dt_proj.sum(0))
+    return [du, d_delta, *sums, maps.sum(2)]
 
 
 def _forward(
@@ -275,9 +296,12 @@ def _backward(
         flows[:, 1] = d_last
     dz = None if z is None else torch.empty_like(z)
     cut = Cut(u.shape[2], reverse, through=True)
-    *grads, d_bias = run_scan_backward(inputs, cut, borders, saved, d_out, flows, dz, add=False)
+    du, d_delta, dA, dD, d_bias, _, maps = run_scan_backward(
+        inputs, cut, borders, saved, d_out, flows, dz, add=False
+    )
     dz = u.new_empty(0, 0, 0) if dz is None else dz
-    return [*grads, dz, d_bias, flows[:, 0].contiguous()]
+    dB, dC = (m.clone(memory_format=torch.contiguous_format) for m in maps.chunk(2, dim=2))
+    return [du, d_delta, dA, dB, dC, dD, dz, d_bias, flows[:, 0].contiguous()]
 
 
 def _saved_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple:

@@ -45,6 +45,8 @@ from seqdiff.ops.cpu_simd.vectors import (
     load,
     mul,
     next_task,
+    peek,
+    splat,
     store,
     sum_lanes,
 )
@@ -53,35 +55,31 @@ from seqdiff.ops.cpu_simd.wide import (
     add_folded,
     fma_each,
     fold_wide,
-    load_like,
-    load_rows,
     load_wide,
     repeat,
     splat_each,
-    store_rows,
 )
 from seqdiff.ops.selective_scan.cpu_parts import (
     CHUNK,
     TILES,
     Gradients,
     Scan,
-    Span,
-    border_at,
     count_blocks,
-    count_groups,
     count_groups_of_cuts,
-    count_together,
     expect_inputs,
     find_group_of_cuts,
     find_piece,
+    load_border,
     make_maps,
     make_sums,
     make_tile,
+    pad_states,
     place,
-    read_chunk,
+    read_map,
     read_maps,
     saved_place,
-    write_maps,
+    store_border,
+    write_map,
     write_sums,
 )
 
@@ -90,6 +88,36 @@ from seqdiff.ops.selective_scan.cpu_parts import (
 
 
 _LN2 = math.log(2.0)
+
+
+@inner
+def project(maps, tile, count, delta):
+    """Compute the raw ``delta`` of a tile from the low-rank step sizes of the chunk."""
+    step, rank = len(maps.dt) // CHUNK, len(maps.dt_proj) // (TILES * LANES)
+    at = tile * rank * LANES
+    for i in range(count):
+        x = full_like(load(maps.dt_proj, at), 0.0)
+        for r in range(rank):
+            value = splat(peek(maps.dt, i * step + r))
+            x = fma(value, load(maps.dt_proj, at + r * LANES), x)
+        store(delta, i * LANES, x)
+
+
+@inner
+def project_back(maps, tile, count, d_delta, sums, scratch):
+    """Add to the gradients of the low-rank step sizes and of their projection."""
+    step, rank = len(maps.dt) // CHUNK, len(maps.dt_proj) // (TILES * LANES)
+    for r in range(rank):
+        at = (tile * rank + r) * LANES
+        weight, total = load(maps.dt_proj, at), load(sums.dt_proj, at)
+        for i in range(count):
+            slope = load(d_delta, i * LANES)
+            total = fma(slope, splat(peek(maps.dt, i * step + r)), total)
+            store(scratch, i * LANES, mul(slope, weight))
+        store(sums.dt_proj, at, total)
+        for i in range(0, count, LANES):
+            k = r * CHUNK + i
+            store(sums.dt, k, add(load(sums.dt, k), sum_lanes(scratch, i * LANES, LANES)))
 
 
 @inlined
@@ -113,16 +141,14 @@ def enter(u, steps, skip, start, count, driven, y):
 
 
 @inlined
-def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y):
-    """Advance some states over the positions from ``begin`` to ``end``, and add ``C h`` to y.
+def advance(maps, n, at, h, steps, driven, begin, end, y):
+    """Advance `WIDE` states over the positions from ``begin`` to ``end``, and add ``C h`` to y.
 
     Args:
-        maps: From `read_maps` and `read_chunk`.
+        maps: From `read_maps` and `read_map`.
         n: Number of the first state.
-        at: Where that state's vectors begin in the buffers of ``maps``.
-        h: One vector for each of the states n, n + 1, ...
-        constant_B: Whether B is constant over positions.
-        constant_C: Whether C is.
+        at: Where that state's vectors begin in the buffers of states.
+        h: The states.
         steps: Step sizes of the chunk.
         driven: Driven inputs of the chunk.
         begin: First position, counted from the start of the chunk.
@@ -132,15 +158,13 @@ def advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y
     Returns:
         The states after the last position.
     """
-    rate = load_like(maps.rates, at, h)
-    fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
+    rate, states = load_wide(maps.rates, at), len(maps.B) // CHUNK
     for i in range(begin, end):
-        k, here = i * LANES, n * CHUNK + i
-        decay = exp2(mul(repeat(load(steps, k), h), rate))
-        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
-        outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
-        h = fma(decay, h, mul(repeat(load(driven, k), h), inflow))
-        store(y, k, fma_each(outflow, h, load(y, k)))
+        k, here = i * LANES, i * states + n
+        decay = exp2(mul(repeat(load(steps, k)), rate))
+        inflow = splat_each(maps.B, here)
+        h = fma(decay, h, mul(repeat(load(driven, k)), inflow))
+        store(y, k, fma_each(splat_each(maps.C, here), h, load(y, k)))
     return h
 
 
@@ -172,7 +196,10 @@ def open_tile(scan, block, tile, first, count, ahead, maps, room):
     channel = block.begin + tile * LANES
     width = min(LANES, block.end - channel)
     expect_inputs(scan, block.batch, channel, first + count, ahead)
-    read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
+    if scan.dt.size:
+        project(maps, tile, count, inputs)
+    else:
+        read_tile(scan.delta, block.batch, channel, width, first, count, inputs)
     make_steps(inputs, maps.bias, tile * LANES, count, scan.softplus, steps)
     read_tile(scan.u, block.batch, channel, width, first, count, inputs)
     enter(inputs, steps, maps.skip, tile * LANES, count, inputs, y)
@@ -191,131 +218,18 @@ def close_tile(scan, block, tile, first, count, ahead, out, accumulate, room):
     put_tile(out, block.batch, channel, width, first, count, y, accumulate, inputs)
 
 
-@inlined
-def _load_border(borders, span, number, n, like):
-    """Load the states from n on at the border before token block ``number``.
-
-    There are as many states as ``like`` has vectors. Without borders they are zero.
-    """
-    if not borders.size:
-        return full_like(like, 0.0)
-    at, stride = border_at(borders, span, number, n)
-    return load_rows(borders, at, stride, span.width, like)
-
-
-@inlined
-def _store_border(borders, span, number, n, value):
-    """Store the states from n on at the border before token block ``number``."""
-    at, stride = border_at(borders, span, number, n)
-    store_rows(borders, at, stride, span.width, value)
-
-
-@inlined
-def _advance_pieces(cuts, span, maps, n, at, h, constant_B, constant_C, room, borders):
-    """Advance some states over all pieces of a chunk.
-
-    At every border in between, load the states from ``borders`` or, if ``through``, store them.
-    """
-    steps, driven, y = room
-    for number in range(span.number, span.last + 1):
-        begin, end, opens, closes = find_piece(cuts, span, number)
-        if opens and (number == 0 or not cuts.through):
-            h = _load_border(borders, span, number, n, h)
-        h = advance(maps, n, at, h, constant_B, constant_C, steps, driven, begin, end, y)
-        if closes and cuts.through and borders.size:
-            _store_border(borders, span, number + 1, n, h)
-    return h
-
-
-@inner
-def _load_borders(borders, span, number, state, at, states):
-    """Load all states of a tile at a border to the offset ``at`` of ``state``."""
-    for n in range(states):
-        k = at + n * LANES
-        store(state, k, _load_border(borders, span, number, n, load(state, k)))
-
-
-@inner
-def _store_borders(borders, span, number, state, at, states):
-    """Store all states of a tile, from the offset ``at`` of ``state``, at a border."""
-    for n in range(states):
-        _store_border(borders, span, number, n, load(state, at + n * LANES))
-
-
-@inlined
-def _advance_whole(scan, cuts, span, maps, tile, room, state, borders):
-    """Advance all states of a tile over a chunk that is a single piece."""
-    states, together = scan.A.shape[1], count_together(scan)
-    fixed, begin = (scan.constant_B, scan.constant_C), tile * states * LANES
-    steps, driven, y = room
-    _, _, opens, closes = find_piece(cuts, span, span.number)
-    if opens and (span.number == 0 or not cuts.through):
-        _load_borders(borders, span, span.number, state, begin, states)
-    for n in range(0, together, WIDE):
-        at = begin + n * LANES
-        h = load_wide(state, at)
-        store(state, at, advance(maps, n, at, h, False, False, steps, driven, 0, span.size, y))
-    for n in range(together, states):
-        at = begin + n * LANES
-        h = load(state, at)
-        store(state, at, advance(maps, n, at, h, *fixed, steps, driven, 0, span.size, y))
-    if closes and cuts.through and borders.size:
-        _store_borders(borders, span, span.number + 1, state, begin, states)
-
-
-@inlined
-def _advance_tile(scan, cuts, span, maps, tile, room, state, borders):
-    """Advance all states of a tile over a chunk of several token blocks."""
-    states, together = scan.A.shape[1], count_together(scan)
-    fixed = (scan.constant_B, scan.constant_C)
-    for n in range(0, together, WIDE):
-        at = (tile * states + n) * LANES
-        h = load_wide(state, at)
-        h = _advance_pieces(cuts, span, maps, n, at, h, False, False, room, borders)
-        store(state, at, h)
-    for n in range(together, states):
-        at = (tile * states + n) * LANES
-        h = _advance_pieces(cuts, span, maps, n, at, load(state, at), *fixed, room, borders)
-        store(state, at, h)
-
-
-@inner
-def _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved):
-    """Run one task of the forward pass. ``row`` is its index among the tasks of its row."""
-    length, b = scan.u.shape[2], block.batch
-    for group in range(count_groups_of_cuts(cuts, length)):
-        number, last, begin, end = find_group_of_cuts(cuts, length, group)
-        for first in range(begin, end, CHUNK):
-            count = min(CHUNK, end - first)
-            ahead = min(CHUNK, length - first - count)
-            if saved.size and first > begin:
-                at = saved_place(cuts, group, (first - begin) // CHUNK)
-                copy_vectors(state, block.tiles * scan.A.shape[1], saved[b, at, row])
-            read_chunk(scan, block, first, count, maps)
-            for tile in range(block.tiles):
-                channel = block.begin + tile * LANES
-                width = min(LANES, block.end - channel)
-                span = Span(b, channel, width, first, count, length, number, last)
-                open_tile(scan, block, tile, first, count, ahead, maps, room)
-                # The general function would slow a row that is not divided by a tenth.
-                if number == last:
-                    _advance_whole(scan, cuts, span, maps, tile, room, state, borders)
-                else:
-                    _advance_tile(scan, cuts, span, maps, tile, room, state, borders)
-                if out.size:
-                    close_tile(scan, block, tile, first, count, ahead, out, accumulate, room)
-
-
 def scan_forward(
-    counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C,
+    counter, u, delta, dt, dt_proj, A, B, C, D, z, bias, softplus,
     period, lead, through, borders, out, accumulate, saved,
 ):  # fmt: skip
     """Run tasks until none is left, and fill ``out``, ``saved`` and, if ``through``, ``borders``.
 
     Args:
         counter: The number of the next task, one int64 that all threads share; 0 at first.
-        u: See `Scan`, also for the arguments up to ``constant_C``.
+        u: See `Scan`, also for the arguments up to ``softplus``.
         delta: See `Scan`.
+        dt: See `Scan`.
+        dt_proj: See `Scan`.
         A: See `Scan`.
         B: See `Scan`.
         C: See `Scan`.
@@ -323,8 +237,6 @@ def scan_forward(
         z: See `Scan`.
         bias: See `Scan`.
         softplus: See `Scan`.
-        constant_B: See `Scan`.
-        constant_C: See `Scan`.
         period: See `Cuts`.
         lead: See `Cuts`.
         through: See `Cuts`.
@@ -337,104 +249,106 @@ def scan_forward(
         saved: Receives the states before the chunks that start inside a token block; size 0 if
             there is no backward pass.
     """
-    scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
-    maps, room, state = make_maps(u, A.shape[1]), make_room(u), buffer(TILES * A.shape[1], u)
-    cuts, groups = Cuts(period, lead, through), count_groups(scan)
-    rows = groups * count_blocks(u.shape[1], groups)
+    scan = Scan(u, delta, dt, dt_proj, A, B, C, D, z, bias, softplus)
+    cuts, rank = Cuts(period, lead, through), dt_proj.shape[1]
+    (batches, channels, length), groups, states = u.shape, B.shape[1], pad_states(A.shape[1])
+    maps, room, state = make_maps(u, states, rank), make_room(u), buffer(TILES * states, u)
+    steps, driven, y = room
+    rows = groups * count_blocks(channels, groups)
     while True:
         task = next_task(counter)
-        if task >= u.shape[0] * rows:
+        if task >= batches * rows:
             return
-        block = place(task, u.shape[1], groups)
+        block = place(task, channels, groups)
+        b = block.batch
         read_maps(scan, block, maps)
-        row = task % rows
-        _forward_row(scan, block, row, cuts, maps, room, state, borders, out, accumulate, saved)
+        for group in range(count_groups_of_cuts(cuts, length)):
+            number, last, start, end = find_group_of_cuts(cuts, length, group)
+            for first in range(start, end, CHUNK):
+                count = min(CHUNK, end - first)
+                ahead = min(CHUNK, length - first - count)
+                if saved.size and first > start:
+                    at = saved_place(cuts, group, (first - start) // CHUNK)
+                    copy_vectors(state, block.tiles * states, saved[b, at, task % rows])
+                read_map(B, b, block.group, first, count, maps.B)
+                read_map(C, b, block.group, first, count, maps.C)
+                if dt.size:
+                    read_map(dt, b, 0, first, count, maps.dt)
+                for tile in range(block.tiles):
+                    channel, base = block.begin + tile * LANES, tile * states * LANES
+                    width = min(LANES, block.end - channel)
+                    border = (channel, width, 0, A.shape[1])
+                    open_tile(scan, block, tile, first, count, ahead, maps, room)
+                    for cut in range(number, last + 1):
+                        left, right, opens, closes = find_piece(cuts, length, first, count, cut)
+                        if opens and (cut == 0 or not through):
+                            load_border(borders, b, cut, *border, False, state, base)
+                        for n in range(0, states, WIDE):
+                            at = base + n * LANES
+                            h = load_wide(state, at)
+                            h = advance(maps, n, at, h, steps, driven, left, right, y)
+                            store(state, at, h)
+                        if closes and through and borders.size:
+                            store_border(borders, b, cut + 1, *border, state, base)
+                    if out.size:
+                        close_tile(scan, block, tile, first, count, ahead, out, accumulate, room)
 
 
 @inlined
-def replay(maps, n, at, h, width, constant_B, constant_C, gated, tile, begin, end):
-    """Recompute ``width`` states over the positions from ``begin`` to ``end``.
+def replay(maps, n, at, h, gated, tile, begin, end):
+    """Recompute `WIDE` states over the positions from ``begin`` to ``end``.
 
     This fills ``tile.decays`` with the decays and ``tile.states`` with the states, those after
     position i at index i + 1. If ``gated``, it also adds ``C h`` to ``tile.y``, which the gradient
     of the gate needs.
     """
-    rate = load_like(maps.rates, at, h)
-    fixed_B, fixed_C = load_like(maps.B_lanes, at, h), load_like(maps.C_lanes, at, h)
+    rate, states = load_wide(maps.rates, at), len(maps.B) // CHUNK
     for i in range(begin, end):
-        k, here = i * LANES, n * CHUNK + i
-        decay = exp2(mul(repeat(load(tile.steps, k), h), rate))
-        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, h)
-        h = fma(decay, h, mul(repeat(load(tile.driven, k), h), inflow))
-        store(tile.decays, k * width, decay)
-        store(tile.states, (k + LANES) * width, h)
+        k, here = i * LANES, i * states + n
+        decay = exp2(mul(repeat(load(tile.steps, k)), rate))
+        h = fma(decay, h, mul(repeat(load(tile.driven, k)), splat_each(maps.B, here)))
+        store(tile.decays, k * WIDE, decay)
+        store(tile.states, (k + LANES) * WIDE, h)
         if gated:
-            outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, h)
-            store(tile.y, k, fma_each(outflow, h, load(tile.y, k)))
-    return h
+            store(tile.y, k, fma_each(splat_each(maps.C, here), h, load(tile.y, k)))
 
 
 @inlined
-def reverse(maps, n, at, start, carry, width, constant_B, constant_C, tile, begin, end, sums):
-    """Propagate the gradients of ``width`` states from right to left.
+def reverse(maps, n, at, start, carry, tile, begin, end, sums):
+    """Propagate the gradients of `WIDE` states from right to left.
 
     ``carry`` is the gradient that reaches the state after the last position from the right, and
     ``start`` holds the states before the first position. The function replaces what `replay` stored
-    by the products that `_add_products` sums: ``delta u G`` in ``tile.decays``, and ``dy h`` in
+    by the products that `add_products` sums: ``delta u G`` in ``tile.decays``, and ``dy h`` in
     ``tile.states``.
 
     Returns:
         The gradient of the states before the first position.
     """
-    rate, d_rate = load_like(maps.rates, at, carry), load_like(sums.A, at, carry)
-    fixed_B, fixed_C = load_like(maps.B_lanes, at, carry), load_like(maps.C_lanes, at, carry)
-    h = load_like(tile.states, end * LANES * width, carry)
+    rate, d_rate = load_wide(maps.rates, at), load_wide(sums.A, at)
+    h, states = load_wide(tile.states, end * LANES * WIDE), len(maps.B) // CHUNK
     for i in range(end - 1, begin - 1, -1):
-        k, here = i * LANES, n * CHUNK + i
-        inflow = fixed_B if constant_B else splat_each(maps.B, here, CHUNK, carry)
-        outflow = fixed_C if constant_C else splat_each(maps.C, here, CHUNK, carry)
-        dy = repeat(load(tile.dy, k), carry)
-        flow = fma(dy, outflow, carry)
-        store(tile.d_driven, k, fma_each(flow, inflow, load(tile.d_driven, k)))
-        carry = mul(flow, load_like(tile.decays, k * width, carry))
-        for_B = mul(flow, repeat(load(tile.driven, k), carry))
-        store(tile.decays, k * width, fold_wide(for_B))
-        store(tile.states, (k + LANES) * width, fold_wide(mul(dy, h)))
-        h = load_like(tile.states, k * width, carry) if i > begin else start
+        k, here = i * LANES, i * states + n
+        dy = repeat(load(tile.dy, k))
+        flow = fma(dy, splat_each(maps.C, here), carry)
+        store(tile.d_driven, k, fma_each(flow, splat_each(maps.B, here), load(tile.d_driven, k)))
+        carry = mul(flow, load_wide(tile.decays, k * WIDE))
+        store(tile.decays, k * WIDE, fold_wide(mul(flow, repeat(load(tile.driven, k)))))
+        store(tile.states, (k + LANES) * WIDE, fold_wide(mul(dy, h)))
+        h = load_wide(tile.states, k * WIDE) if i > begin else start
         through = mul(carry, h)
         store(tile.d_steps, k, fma_each(through, rate, load(tile.d_steps, k)))
-        d_rate = fma(through, repeat(load(tile.steps, k), carry), d_rate)
+        d_rate = fma(through, repeat(load(tile.steps, k)), d_rate)
     store(sums.A, at, d_rate)
     return carry
 
 
 @inlined
-def _add_products(products, start, width, constant, count, n, at, maps, fixed):
-    """Add the products that `reverse` left for ``width`` states to the gradient of B or C.
-
-    They are summed over channels, or over positions if the map is constant.
-    """
-    if width == WIDE:
-        for i in range(0, count, 4):
-            place = start + i * width * LANES
-            add_folded(products, place, width * LANES, maps, n * CHUNK + i, CHUNK)
-    elif constant:
-        total = load(fixed, at)
-        for i in range(count):
-            total = add(total, load(products, start + i * LANES))
-        store(fixed, at, total)
-    else:
-        for i in range(0, count, LANES):
-            lanes = sum_lanes(products, start + i * LANES, LANES)
-            store(maps, n * CHUNK + i, add(load(maps, n * CHUNK + i), lanes))
-
-
-@inlined
-def add_all_products(width, constant_B, constant_C, count, n, at, tile, sums):
-    """Add the products of ``width`` states over a whole chunk to the gradients of B and C."""
-    _add_products(tile.decays, 0, width, constant_B, count, n, at, sums.B, sums.fixed_B)
-    start = width * LANES
-    _add_products(tile.states, start, width, constant_C, count, n, at, sums.C, sums.fixed_C)
+def add_products(products, start, count, n, target):
+    """Add the products that `reverse` left to the gradient of B or C, summed over channels."""
+    for i in range(0, count, 4):
+        place = start + i * WIDE * LANES
+        add_folded(products, place, WIDE * LANES, target, n * CHUNK + i, CHUNK)
 
 
 @inlined
@@ -489,7 +403,10 @@ def open_tile_back(scan, block, number, first, count, maps, d_out, tile):
     """Read a tile and prepare it for the recurrence. ``d_out`` of size 0 stands for zeros."""
     b, channel = block.batch, block.begin + number * LANES
     width = min(LANES, block.end - channel)
-    read_tile(scan.delta, b, channel, width, first, count, tile.delta)
+    if scan.dt.size:
+        project(maps, number, count, tile.delta)
+    else:
+        read_tile(scan.delta, b, channel, width, first, count, tile.delta)
     read_tile(scan.u, b, channel, width, first, count, tile.u)
     if d_out.size:
         read_tile(d_out, b, channel, width, first, count, tile.dy)
@@ -507,216 +424,18 @@ def close_tile_back(scan, block, number, first, count, maps, sums, tile, grads, 
     width = min(LANES, block.end - channel)
     _finish(scan, maps, number, tile, count, sums)
     write_tile(grads.u, b, channel, width, first, count, tile.driven)
-    write_tile(grads.delta, b, channel, width, first, count, tile.delta)
+    if scan.dt.size:
+        project_back(maps, number, count, tile.delta, sums, tile.d_driven)
+    else:
+        write_tile(grads.delta, b, channel, width, first, count, tile.delta)
     if scan.z.size:
         put_tile(grads.z, b, channel, width, first, count, tile.gate, accumulate, tile.y)
 
 
-@inlined
-def _pieces_back(
-    cuts,
-    span,
-    maps,
-    n,
-    at,
-    h,
-    carry,
-    width,
-    constant_B,
-    constant_C,
-    gated,
-    borders,
-    flows,
-    tile,
-    sums,
-):
-    """Recompute some states over all pieces of a chunk, then propagate their gradients.
-
-    ``flows`` are the gradients of the states at the borders, see `scan_backward`.
-    """
-    held, fixed = h, (constant_B, constant_C)
-    for number in range(span.number, span.last + 1):
-        begin, end, opens, _ = find_piece(cuts, span, number)
-        if opens:
-            h = _load_border(borders, span, number, n, h)
-        h = replay(maps, n, at, h, width, *fixed, gated, tile, begin, end)
-    for number in range(span.last, span.number - 1, -1):
-        begin, end, opens, closes = find_piece(cuts, span, number)
-        start = _load_border(borders, span, number, n, h) if opens else held
-        if closes and cuts.through:
-            carry = add(carry, _load_border(flows, span, number + 1, n, carry))
-        elif closes:
-            carry = full_like(carry, 0.0)
-        carry = reverse(maps, n, at, start, carry, width, *fixed, tile, begin, end, sums)
-        if opens and not cuts.through and flows.size:
-            _store_border(flows, span, number, n, carry)
-        if opens and cuts.through and number == 0:
-            _store_border(flows, span, 0, n, add(carry, _load_border(flows, span, 0, n, carry)))
-    store(sums.carry, at, carry)
-    add_all_products(width, *fixed, span.size, n, at, tile, sums)
-
-
-@inlined
-def _both_ways(maps, n, at, h, carry, width, constant_B, constant_C, gated, tile, count, sums):
-    """Recompute ``width`` states over a chunk of one piece, then propagate their gradients."""
-    fixed = (constant_B, constant_C)
-    replay(maps, n, at, h, width, *fixed, gated, tile, 0, count)
-    carry = reverse(maps, n, at, h, carry, width, *fixed, tile, 0, count, sums)
-    store(sums.carry, at, carry)
-    add_all_products(width, *fixed, count, n, at, tile, sums)
-
-
-@inlined
-def _tile_both_ways(scan, maps, number, state, tile, count, sums):
-    """Process all states of a tile over a chunk of one piece."""
-    states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
-    fixed = (scan.constant_B, scan.constant_C)
-    for n in range(0, together, WIDE):
-        at = (number * states + n) * LANES
-        h, carry = load_wide(state, at), load_wide(sums.carry, at)
-        _both_ways(maps, n, at, h, carry, WIDE, False, False, gated, tile, count, sums)
-    for n in range(together, states):
-        at = (number * states + n) * LANES
-        h, carry = load(state, at), load(sums.carry, at)
-        _both_ways(maps, n, at, h, carry, 1, *fixed, gated, tile, count, sums)
-
-
-@inlined
-def _tile_span(block, span, k):
-    """Return the span of tile k of a channel block."""
-    channel = block.begin + k * LANES
-    width = min(LANES, block.end - channel)
-    return Span(
-        span.batch, channel, width, span.first, span.size, span.length, span.number, span.last
-    )
-
-
-@inner
-def _open_back(scan, block, span, cuts, borders, flows, sums, state):
-    """Begin a chunk of one piece.
-
-    If its token block begins there, load the states at the border before it. If the token block
-    ends there, add the gradient of the border after it or, unless ``through``, start from zero.
-    """
-    states, (_, _, opens, closes) = scan.A.shape[1], find_piece(cuts, span, span.number)
-    for k in range(block.tiles):
-        own, first = _tile_span(block, span, k), k * states * LANES
-        if opens:
-            _load_borders(borders, own, own.number, state, first, states)
-        for n in range(states if closes else 0):
-            carry = load(sums.carry, first + n * LANES)
-            if cuts.through:
-                carry = add(carry, _load_border(flows, own, own.number + 1, n, carry))
-            else:
-                carry = full_like(carry, 0.0)
-            store(sums.carry, first + n * LANES, carry)
-
-
-@inner
-def _close_back(scan, block, span, cuts, flows, sums):
-    """End a chunk of one piece: write the gradient of the border before it to ``flows``."""
-    states, (_, _, opens, _) = scan.A.shape[1], find_piece(cuts, span, span.number)
-    for k in range(block.tiles if opens else 0):
-        own, first = _tile_span(block, span, k), k * states * LANES
-        if not cuts.through and flows.size:
-            _store_borders(flows, own, own.number, sums.carry, first, states)
-        for n in range(states if cuts.through and own.number == 0 else 0):
-            carry = load(sums.carry, first + n * LANES)
-            _store_border(flows, own, 0, n, add(carry, _load_border(flows, own, 0, n, carry)))
-
-
-@inlined
-def _tile_pieces_back(scan, cuts, span, maps, number, state, borders, flows, tile, sums):
-    """Process all states of a tile over a chunk of several token blocks."""
-    states, together, gated = scan.A.shape[1], count_together(scan), scan.z.size > 0
-    fixed = (scan.constant_B, scan.constant_C)
-    for n in range(0, together, WIDE):
-        at = (number * states + n) * LANES
-        h, carry = load_wide(state, at), load_wide(sums.carry, at)
-        _pieces_back(
-            cuts, span, maps, n, at, h, carry, WIDE, False, False, gated, borders, flows, tile, sums
-        )
-    for n in range(together, states):
-        at = (number * states + n) * LANES
-        h, carry = load(state, at), load(sums.carry, at)
-        _pieces_back(
-            cuts, span, maps, n, at, h, carry, 1, *fixed, gated, borders, flows, tile, sums
-        )
-
-
-@inner
-def _chunk_pieces_back(
-    scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
-):
-    """Run the backward pass of a task over a chunk of several token blocks."""
-    first, count = span.first, span.size
-    for k in range(block.tiles):
-        own = _tile_span(block, span, k)
-        open_tile_back(scan, block, k, first, count, maps, d_out, tile)
-        _tile_pieces_back(scan, cuts, own, maps, k, state, borders, flows, tile, sums)
-        close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
-
-
-@inner
-def _chunk_back(
-    scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads, accumulate
-):
-    """Run the backward pass of a task over a chunk; ``span`` does not name a tile."""
-    first, count = span.first, span.size
-    read_chunk(scan, block, first, count, maps)
-    sums.B[:] = 0.0
-    sums.C[:] = 0.0
-    if span.number == span.last:  # as in _forward_row
-        _open_back(scan, block, span, cuts, borders, flows, sums, state)
-        for k in range(block.tiles):
-            open_tile_back(scan, block, k, first, count, maps, d_out, tile)
-            _tile_both_ways(scan, maps, k, state, tile, count, sums)
-            close_tile_back(scan, block, k, first, count, maps, sums, tile, grads, accumulate)
-        _close_back(scan, block, span, cuts, flows, sums)
-    else:
-        _chunk_pieces_back(
-            scan, block, span, cuts, maps, borders, d_out, flows, sums, tile, state, grads,
-            accumulate,
-        )  # fmt: skip
-    write_maps(scan, block, first, count, sums, grads)
-
-
-@inner
-def _backward_row(
-    scan, block, row, cuts, maps, borders, saved, d_out, flows, sums, tile, state, grads, accumulate
-):
-    """Run one task of the backward pass."""
-    length, b = scan.u.shape[2], block.batch
-    for group in range(count_groups_of_cuts(cuts, length) - 1, -1, -1):
-        number, last, begin, end = find_group_of_cuts(cuts, length, group)
-        for chunk in range((end - begin - 1) // CHUNK, -1, -1):
-            first = begin + chunk * CHUNK
-            if chunk:
-                at = saved_place(cuts, group, chunk)
-                copy_vectors(saved[b, at, row], block.tiles * scan.A.shape[1], state)
-            count = min(CHUNK, end - first)
-            span = Span(b, block.begin, 0, first, count, length, number, last)
-            _chunk_back(
-                scan,
-                block,
-                span,
-                cuts,
-                maps,
-                borders,
-                d_out,
-                flows,
-                sums,
-                tile,
-                state,
-                grads,
-                accumulate,
-            )
-
-
 def scan_backward(
-    counter, u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C,
+    counter, u, delta, dt, dt_proj, A, B, C, D, z, bias, softplus,
     period, lead, through, borders, saved, d_out, flows,
-    du, d_delta, dz, accumulate, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias,
+    du, d_delta, dz, accumulate, d_dt, d_dt_proj, dB, dC, dA, dD, d_bias,
 ):  # fmt: skip
     """Run tasks until none is left, and fill the gradients.
 
@@ -728,23 +447,66 @@ def scan_backward(
     If ``through``, they hold the gradients that the states have from other uses, and what reaches
     the first border through the scan is added to its gradient.
     """
-    scan = Scan(u, delta, A, B, C, D, z, bias, softplus, constant_B, constant_C)
-    grads = Gradients(du, d_delta, dz, dB, dC, d_fixed_B, d_fixed_C, dA, dD, d_bias)
-    maps, sums, tile = make_maps(u, A.shape[1]), make_sums(u, A.shape[1]), make_tile(u)
-    state, cuts = buffer(TILES * A.shape[1], u), Cuts(period, lead, through)
-    groups = count_groups(scan)
-    rows = groups * count_blocks(u.shape[1], groups)
+    scan = Scan(u, delta, dt, dt_proj, A, B, C, D, z, bias, softplus)
+    cuts, rank = Cuts(period, lead, through), dt_proj.shape[1]
+    grads = Gradients(du, d_delta, dz, d_dt, d_dt_proj, dB, dC, dA, dD, d_bias)
+    (batches, channels, length), groups, states = u.shape, B.shape[1], pad_states(A.shape[1])
+    maps, sums, tile = make_maps(u, states, rank), make_sums(u, states, rank), make_tile(u)
+    state, gated = buffer(TILES * states, u), z.size > 0
+    rows = groups * count_blocks(channels, groups)
     while True:
         task = next_task(counter)
-        if task >= u.shape[0] * rows:
+        if task >= batches * rows:
             return
-        block = place(task, u.shape[1], groups)
+        block = place(task, channels, groups)
+        b = block.batch
         read_maps(scan, block, maps)
-        sums.carry[:] = 0.0
-        for part in (sums.A, sums.fixed_B, sums.fixed_C, sums.D, sums.bias):
+        for part in (sums.carry, sums.A, sums.D, sums.bias, sums.dt_proj):
             part[:] = 0.0
-        _backward_row(
-            scan, block, task % rows, cuts, maps, borders, saved, d_out, flows, sums, tile, state,
-            grads, accumulate,
-        )  # fmt: skip
+        for group in range(count_groups_of_cuts(cuts, length) - 1, -1, -1):
+            number, last, start, end = find_group_of_cuts(cuts, length, group)
+            for chunk in range((end - start - 1) // CHUNK, -1, -1):
+                first = start + chunk * CHUNK
+                count = min(CHUNK, end - first)
+                if chunk:
+                    at = saved_place(cuts, group, chunk)
+                    copy_vectors(saved[b, at, task % rows], block.tiles * states, state)
+                read_map(B, b, block.group, first, count, maps.B)
+                read_map(C, b, block.group, first, count, maps.C)
+                if dt.size:
+                    read_map(dt, b, 0, first, count, maps.dt)
+                for part in (sums.B, sums.C, sums.dt):
+                    part[:] = 0.0
+                for k in range(block.tiles):
+                    channel = block.begin + k * LANES
+                    width = min(LANES, block.end - channel)
+                    open_tile_back(scan, block, k, first, count, maps, d_out, tile)
+                    for n in range(0, states, WIDE):
+                        at = (k * states + n) * LANES
+                        border = (channel, width, n, min(WIDE, A.shape[1] - n))
+                        for cut in range(last, number - 1, -1):
+                            left, right, opens, closes = find_piece(cuts, length, first, count, cut)
+                            if opens:
+                                load_border(borders, b, cut, *border, False, state, at)
+                            if closes and through:
+                                load_border(flows, b, cut + 1, *border, True, sums.carry, at)
+                            elif closes:
+                                sums.carry[at : at + WIDE * LANES] = 0.0
+                            h, carry = load_wide(state, at), load_wide(sums.carry, at)
+                            replay(maps, n, at, h, gated, tile, left, right)
+                            carry = reverse(maps, n, at, h, carry, tile, left, right, sums)
+                            store(sums.carry, at, carry)
+                            if opens and flows.size and (cut == 0 or not through):
+                                if through:
+                                    load_border(flows, b, 0, *border, True, sums.carry, at)
+                                store_border(flows, b, cut, *border, sums.carry, at)
+                        add_products(tile.decays, 0, count, n, sums.B)
+                        add_products(tile.states, WIDE * LANES, count, n, sums.C)
+                    close_tile_back(
+                        scan, block, k, first, count, maps, sums, tile, grads, accumulate
+                    )
+                write_map(dB, block, first, count, sums.B)
+                write_map(dC, block, first, count, sums.C)
+                if dt.size:
+                    write_map(d_dt, block, first, count, sums.dt)
         write_sums(scan, block, sums, grads)

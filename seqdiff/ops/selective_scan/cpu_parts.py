@@ -5,16 +5,16 @@ and borders. The scan's kernels also use these words:
 
 * A *channel block* (`Block`) is up to `TILES` tiles of channels of one group: what a task works on.
 * A *group* is the channels that share one B and one C.
-* The *maps* are B, from inputs to states, and C, from states to outputs. A map varies over
-  positions or is *constant* (*fixed* in some names), and then every channel has its own.
+* The *maps* are B, from inputs to states, and C, from states to outputs.
 * The *driven* input is ``delta * u``, and a *rate* is an entry of A times log2(e).
 * A *group of cuts* is one token block, or the short ones that share a chunk.
-* A *span* (`Span`) is one tile in one chunk.
 * A *piece* is the part of a token block that lies in a chunk.
 * A *carry* is the gradient of the states that passes from each position to the one before it.
 
-Buffers of states hold one vector for each tile and state, states innermost: state n of tile k is at
-element ``(k * N + n) * LANES``.
+Kernels process `WIDE` states at a time. If `WIDE` does not divide the number of states N, they add
+states whose rate, B and C are zero, and P is the number of states with these. Buffers of states
+hold one vector for each tile and state, states innermost: state n of tile k is at element
+``(k * P + n) * LANES``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,16 @@ from seqdiff.ops.cpu_simd.tiles import (
     read_matrix,
     write_matrix,
 )
-from seqdiff.ops.cpu_simd.vectors import LANES, full_like, load, mul, store
+from seqdiff.ops.cpu_simd.vectors import (
+    LANES,
+    add,
+    full_like,
+    load,
+    load_first,
+    mul,
+    store,
+    store_first,
+)
 from seqdiff.ops.cpu_simd.wide import WIDE
 
 # Numba passes intrinsics their first argument, the typing context, by itself.
@@ -52,20 +61,22 @@ class Scan(NamedTuple):
 
     Attributes:
         u: ``(Bt, D, L)``.
-        delta: Step sizes before bias and softplus ``(Bt, D, L)``.
+        delta: Step sizes before bias and softplus ``(Bt, D, L)``; size 0 if ``dt`` is given.
+        dt: Low-rank step sizes ``(Bt, 1, R, L)``, from which ``dt_proj`` makes delta; optional.
+        dt_proj: ``(D, R)``; optional.
         A: ``(D, N)``.
-        B: ``(Bt, G, N, L)``, or ``(1, D, N, 1)`` if constant.
-        C: ``(Bt, G, N, L)``, or ``(1, D, N, 1)`` if constant.
+        B: ``(Bt, G, N, L)``.
+        C: ``(Bt, G, N, L)``.
         D: Skip weight ``(D, 1)``; optional.
         z: Gate ``(Bt, D, L)``; optional.
         bias: Added to delta ``(D, 1)``; optional.
         softplus: Whether delta passes through softplus.
-        constant_B: Whether B is constant over positions.
-        constant_C: Whether C is constant over positions.
     """
 
     u: np.ndarray
     delta: np.ndarray
+    dt: np.ndarray
+    dt_proj: np.ndarray
     A: np.ndarray
     B: np.ndarray
     C: np.ndarray
@@ -73,8 +84,6 @@ class Scan(NamedTuple):
     z: np.ndarray
     bias: np.ndarray
     softplus: bool
-    constant_B: bool
-    constant_C: bool
 
 
 class Block(NamedTuple):
@@ -102,29 +111,27 @@ class Maps(NamedTuple):
 
     Attributes:
         rates: A times log2(e), so that a decay is ``exp2(step * rate)``.
-        B_lanes: B if it is constant.
-        C_lanes: C if it is constant.
         skip: D.
         bias: Added to delta.
-        B: B over the chunk if it varies ``(N, CHUNK)``, flattened.
-        C: C over the chunk if it varies ``(N, CHUNK)``, flattened.
+        dt_proj: Vectors of a tile's ``dt_proj``, one for each rank.
+        dt: Low-rank step sizes over the chunk, flattened like B; the rank is padded likewise.
+        B: B over the chunk ``(CHUNK, P)``, flattened.
+        C: C over the chunk ``(CHUNK, P)``, flattened.
     """
 
     rates: np.ndarray
-    B_lanes: np.ndarray
-    C_lanes: np.ndarray
     skip: np.ndarray
     bias: np.ndarray
+    dt_proj: np.ndarray
+    dt: np.ndarray
     B: np.ndarray
     C: np.ndarray
 
 
 @inner
-def count_groups(scan):
-    """Count the groups of channels."""
-    by_B = 1 if scan.constant_B else scan.B.shape[1]
-    by_C = 1 if scan.constant_C else scan.C.shape[1]
-    return max(by_B, by_C)
+def pad_states(states):
+    """Return P, the number of states with those that are added."""
+    return -(-states // WIDE) * WIDE
 
 
 @inner
@@ -146,102 +153,65 @@ def place(task, channels, groups):
 
 
 @inner
-def count_together(scan):
-    """Count the states that are processed `WIDE` at a time.
-
-    The others are processed one by one: the remainder, or all of them if B or C is constant.
-    """
-    states = scan.A.shape[1]
-    return 0 if scan.constant_B or scan.constant_C else states - states % WIDE
-
-
-@inner
-def make_maps(u, states):
-    """Allocate the maps of any channel block."""
+def make_maps(u, states, rank):
+    """Allocate the maps of any channel block, for P states."""
     return Maps(
         buffer(TILES * states, u),
-        buffer(TILES * states, u),
-        buffer(TILES * states, u),
         buffer(TILES, u),
         buffer(TILES, u),
-        np.empty(states * CHUNK, u.dtype),
-        np.empty(states * CHUNK, u.dtype),
+        buffer(TILES * rank, u),
+        np.zeros(pad_states(rank) * CHUNK, u.dtype),
+        np.zeros(states * CHUNK, u.dtype),
+        np.zeros(states * CHUNK, u.dtype),
     )
 
 
 @inner
 def read_maps(scan, block, maps):
     """Load the parameters of a channel block, which do not change along the sequence."""
-    states = scan.A.shape[1]
+    states = pad_states(scan.A.shape[1])
     for tile in range(block.tiles):
         channel = block.begin + tile * LANES
         width = min(LANES, block.end - channel)
-        at = tile * states * LANES
-        read_matrix(scan.A, channel, width, maps.rates, at)
-        if scan.constant_B:
-            read_matrix(scan.B[0, :, :, 0], channel, width, maps.B_lanes, at)
-        if scan.constant_C:
-            read_matrix(scan.C[0, :, :, 0], channel, width, maps.C_lanes, at)
+        read_matrix(scan.A, channel, width, maps.rates, tile * states * LANES)
         if scan.D.size:
             read_matrix(scan.D, channel, width, maps.skip, tile * LANES)
         if scan.bias.size:
             read_matrix(scan.bias, channel, width, maps.bias, tile * LANES)
+        rank = scan.dt_proj.shape[1]
+        read_matrix(scan.dt_proj, channel, width, maps.dt_proj, tile * rank * LANES)
     for k in range(block.tiles * states):
         rate = load(maps.rates, k * LANES)
         store(maps.rates, k * LANES, mul(rate, full_like(rate, LOG2E)))
 
 
-@inlined
-def map_place(array, index, first):
-    """Locate the matrix ``array[index]``, (N, L), from position ``first`` on, for `copy_rows`."""
-    size, axes = array.itemsize, len(index)
-    start = first * array.strides[axes + 1]
-    for axis in range(axes):
-        start += index[axis] * array.strides[axis]
-    return start // size, array.strides[axes] // size, array.strides[axes + 1] // size
+@inner
+def read_map(source, batch, group, first, count, target):
+    """Copy B, C or dt over a chunk to a buffer ``(CHUNK, P)``."""
+    size, states = source.itemsize, source.shape[2]
+    at = batch * source.strides[0] + group * source.strides[1] + first * source.strides[3]
+    begin = (at // size, source.strides[3] // size, source.strides[2] // size)
+    copy_rows(source, begin, target, (0, pad_states(states), 1), count, states)
 
 
-@inlined
-def read_chunk(scan, block, first, count, maps):
-    """Load B and C of one chunk, if they vary."""
-    index, place, states = (block.batch, block.group), (0, CHUNK, 1), scan.A.shape[1]
-    if not scan.constant_B:
-        copy_rows(scan.B, map_place(scan.B, index, first), maps.B, place, states, count)
-    if not scan.constant_C:
-        copy_rows(scan.C, map_place(scan.C, index, first), maps.C, place, states, count)
+@inner
+def write_map(target, block, first, count, sums):
+    """Write a channel block's gradient of B, C or dt: ``n * CHUNK + i`` in a buffer."""
+    size = target.itemsize
+    at = block.batch * target.strides[0] + block.group * target.strides[1]
+    at += block.place * target.strides[2] + first * target.strides[4]
+    begin = (at // size, target.strides[3] // size, target.strides[4] // size)
+    copy_rows(sums, (0, CHUNK, 1), target, begin, target.shape[3], count)
 
 
 @inlined
 def expect_inputs(scan, batch, channel, first, count):
     """Prefetch a tile of each input for a later chunk."""
-    expect_tile(scan.delta, batch, channel, first, count)
+    if scan.delta.size:
+        expect_tile(scan.delta, batch, channel, first, count)
     expect_tile(scan.u, batch, channel, first, count)
     if scan.z.size:
         expect_tile(scan.z, batch, channel, first, count)
-
-
-class Span(NamedTuple):
-    """One tile in one chunk.
-
-    Attributes:
-        batch: Index of the row.
-        channel: First channel of the tile.
-        width: Number of channels of the tile.
-        first: First position of the chunk.
-        size: Number of positions of the chunk.
-        length: Number of positions of the row.
-        number: First token block of the chunk.
-        last: Last token block of the chunk.
-    """
-
-    batch: int
-    channel: int
-    width: int
-    first: int
-    size: int
-    length: int
-    number: int
-    last: int
 
 
 @inner
@@ -269,29 +239,54 @@ def saved_place(cuts, group, chunk):
 
 
 @inlined
-def find_piece(cuts, span, number):
-    """Find the piece of a token block that lies in a chunk.
+def find_piece(cuts, length, first, size, number):
+    """Find the piece of a token block that lies in the chunk of ``size`` positions from ``first``.
 
     Returns its first position and the position after its last, both counted from the start of the
     chunk, and whether the token block begins and whether it ends in the chunk.
     """
-    begin, end = find_cut(cuts, span.length, number)
-    beyond = span.first + span.size
+    begin, end = find_cut(cuts, length, number)
     return (
-        max(begin, span.first) - span.first,
-        min(end, beyond) - span.first,
-        begin >= span.first,
-        end <= beyond,
+        max(begin, first) - first,
+        min(end, first + size) - first,
+        begin >= first,
+        end <= first + size,
     )
 
 
-@inlined
-def border_at(borders, span, number, n):
+@inner
+def _border_at(borders, batch, number, channel, n):
     """Return the offset of a tile's state n at a border, and the stride to state n + 1."""
     size = borders.itemsize
-    start = span.batch * borders.strides[0] + number * borders.strides[1]
-    stride = borders.strides[3] // size
-    return start // size + span.channel + n * stride, stride
+    start = batch * borders.strides[0] + number * borders.strides[1] + n * borders.strides[3]
+    return start // size + channel, borders.strides[3] // size
+
+
+@inner
+def load_border(borders, batch, number, channel, width, n, count, add_to, states, at):
+    """Load ``count`` states of a tile, from state n on, at the border before a token block.
+
+    They are put into the buffer ``states`` from offset ``at`` on, or added to what is there if
+    ``add_to``. ``borders`` of size 0 stands for zeros. Added states, which follow the last one,
+    start from zero.
+    """
+    if not add_to:
+        states[at : at + pad_states(count) * LANES] = 0.0
+    if borders.size:
+        place, stride = _border_at(borders, batch, number, channel, n)
+        for k in range(count):
+            value = load_first(borders, place + k * stride, width)
+            if add_to:
+                value = add(value, load(states, at + k * LANES))
+            store(states, at + k * LANES, value)
+
+
+@inner
+def store_border(borders, batch, number, channel, width, n, count, states, at):
+    """Store ``count`` states of a tile at the border before a token block; see `load_border`."""
+    place, stride = _border_at(borders, batch, number, channel, n)
+    for k in range(count):
+        store_first(borders, place + k * stride, load(states, at + k * LANES), width)
 
 
 class Gradients(NamedTuple):
@@ -301,10 +296,10 @@ class Gradients(NamedTuple):
         u: ``(Bt, D, L)``.
         delta: ``(Bt, D, L)``.
         z: ``(Bt, D, L)``.
-        B: If B varies, ``(Bt, G, channel blocks, N, L)``.
-        C: If C varies, ``(Bt, G, channel blocks, N, L)``.
-        fixed_B: If B is constant, ``(Bt, D, N)``.
-        fixed_C: If C is constant, ``(Bt, D, N)``.
+        dt: ``(Bt, 1, channel blocks, R, L)``.
+        dt_proj: ``(Bt, D, R)``.
+        B: ``(Bt, G, channel blocks, N, L)``.
+        C: ``(Bt, G, channel blocks, N, L)``.
         A: ``(Bt, D, N)``.
         D: ``(Bt, D, 1)``.
         bias: ``(Bt, D, 1)``.
@@ -313,10 +308,10 @@ class Gradients(NamedTuple):
     u: np.ndarray
     delta: np.ndarray
     z: np.ndarray
+    dt: np.ndarray
+    dt_proj: np.ndarray
     B: np.ndarray
     C: np.ndarray
-    fixed_B: np.ndarray
-    fixed_C: np.ndarray
     A: np.ndarray
     D: np.ndarray
     bias: np.ndarray
@@ -325,17 +320,17 @@ class Gradients(NamedTuple):
 class Sums(NamedTuple):
     """The running gradients of a channel block.
 
-    ``B`` and ``C`` belong to the current chunk and are laid out as in `Maps`. The others are
-    vectors: ``carry`` holds the gradients of the states, and the rest are sums over the positions
-    so far.
+    ``dt``, ``B`` and ``C`` belong to the current chunk, ``(R, CHUNK)`` and ``(P, CHUNK)``. The
+    others are vectors: ``carry`` holds the gradients of the states, and the rest are sums over the
+    positions so far.
     """
 
     carry: np.ndarray
     A: np.ndarray
-    fixed_B: np.ndarray
-    fixed_C: np.ndarray
     D: np.ndarray
     bias: np.ndarray
+    dt_proj: np.ndarray
+    dt: np.ndarray
     B: np.ndarray
     C: np.ndarray
 
@@ -353,8 +348,8 @@ class Tile(NamedTuple):
         y: Output before the gate.
         d_driven: Gradient of the driven inputs.
         d_steps: Gradient of the step sizes through the decays, but for a factor of log(2).
-        decays: Decays of up to `WIDE` states.
-        states: Up to `WIDE` states, those after position i at index i + 1.
+        decays: Decays of `WIDE` states.
+        states: `WIDE` states, those after position i at index i + 1.
     """
 
     delta: np.ndarray
@@ -371,15 +366,15 @@ class Tile(NamedTuple):
 
 
 @inner
-def make_sums(u, states):
-    """Allocate the sums of any channel block."""
+def make_sums(u, states, rank):
+    """Allocate the sums of any channel block, for P states."""
     return Sums(
         buffer(TILES * states, u),
         buffer(TILES * states, u),
-        buffer(TILES * states, u),
-        buffer(TILES * states, u),
         buffer(TILES, u),
         buffer(TILES, u),
+        buffer(TILES * rank, u),
+        np.empty(rank * CHUNK, u.dtype),
         np.empty(states * CHUNK, u.dtype),
         np.empty(states * CHUNK, u.dtype),
     )
@@ -404,28 +399,14 @@ def make_tile(u):
 
 
 @inner
-def write_maps(scan, block, first, count, sums, grads):
-    """Write the gradients of B and C for the current chunk, if they vary."""
-    index, place = (block.batch, block.group, block.place), (0, CHUNK, 1)
-    states = scan.A.shape[1]
-    if not scan.constant_B:
-        copy_rows(sums.B, place, grads.B, map_place(grads.B, index, first), states, count)
-    if not scan.constant_C:
-        copy_rows(sums.C, place, grads.C, map_place(grads.C, index, first), states, count)
-
-
-@inner
 def write_sums(scan, block, sums, grads):
     """Write the gradients of a channel block that are sums over the sequence."""
-    states, b = scan.A.shape[1], block.batch
+    states, b = pad_states(scan.A.shape[1]), block.batch
     for number in range(block.tiles):
         channel = block.begin + number * LANES
         width = min(LANES, block.end - channel)
-        at = number * states * LANES
-        write_matrix(grads.A[b], channel, width, sums.A, at)
-        if scan.constant_B:
-            write_matrix(grads.fixed_B[b], channel, width, sums.fixed_B, at)
-        if scan.constant_C:
-            write_matrix(grads.fixed_C[b], channel, width, sums.fixed_C, at)
+        write_matrix(grads.A[b], channel, width, sums.A, number * states * LANES)
+        rank = scan.dt_proj.shape[1]
+        write_matrix(grads.dt_proj[b], channel, width, sums.dt_proj, number * rank * LANES)
         write_matrix(grads.D[b], channel, width, sums.D, number * LANES)
         write_matrix(grads.bias[b], channel, width, sums.bias, number * LANES)
