@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
-from benchmarks import block_length, block_sampling
+from benchmarks import block_decoding, block_length, block_sampling
+from seqdiff.cli.app import main
+from tests.integration.conftest import write_config
 
 SMALL = "--pairs 2 --length 64 --places 2 --width 8 --layers 1 --heads 2".split()
 LONG = "--pairs 2 --bases 20000 --block_size 400 --steps 1 --width 6 --layers 1 --blocks 2".split()
@@ -46,3 +49,36 @@ def test_every_place_of_a_long_row_is_measured(tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         block_length.main(["--bases", "9999"])
     assert stop.value.code == 2
+
+
+def untrained(folder: Path, net: str, **content: object) -> Path:
+    path = write_config(folder)
+    sizes = {"d_model": 8, "n_layer": 1, "n_heads": 2}
+    backbone = {"class_path": f"seqdiff.backbones.{net}", "init_args": sizes}
+    path.write_text(
+        yaml.safe_dump(yaml.safe_load(path.read_text()) | content | {"backbone": backbone})
+    )
+    assert main(["train", str(path), "--trainer.max_steps", "0"]) == 0
+    return folder / "run"
+
+
+def test_decoding_of_blocks_is_measured(tmp_path: Path, capsys) -> None:
+    blocks = {"block_size": 4, "objective": "seqdiff.objectives.BlockNELBO"}
+    run = untrained(tmp_path / "blocks", "Transformer", **blocks)
+    judge = untrained(tmp_path / "judge", "AutoregressiveTransformer", preset="ar")
+    path, small = tmp_path / "a.json", "--pairs 2 --rows 3 --length 8 --thresholds 1 0.01".split()
+    block_decoding.main([str(run), "--judge", str(judge), *small, "--json", str(path)])
+    assert "asked: at least 3x" in capsys.readouterr().out
+    found = {row["side"]: row for row in json.loads(path.read_text())["results"]}
+    spent = {name: row["evaluations_per_token"] for name, row in found.items()}
+    assert spent == {
+        **{"plain": 9 / 8, "plain, 2 steps": 5 / 8, "plain, 1 steps": 3 / 8},
+        **{"threshold 1.0": 9 / 8, "threshold 1.0, refresh 4": 9 / 8},
+        **{"threshold 0.01": 3 / 8, "threshold 0.01, refresh 4": 3 / 8},
+    }
+    symbols = len(found["plain"]) and 6
+    assert all(abs(row["perplexity"] - symbols) < 1e-3 for row in found.values()), "uniform"
+    for swapped in ([str(judge), "--judge", str(judge)], [str(run), "--judge", str(run)]):
+        with pytest.raises(SystemExit) as stop:
+            block_decoding.main(swapped)
+        assert stop.value.code == 2

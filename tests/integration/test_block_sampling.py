@@ -1,6 +1,7 @@
 """Block diffusion from the command line: stop symbols, lengths, labels, and errors."""
 
 import contextlib
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +52,8 @@ def test_a_stop_symbol_ends_sequences(run: Path, tmp_path: Path, capsys) -> None
     assert stopped == [sequence[:end] for sequence, end in zip(whole, ends, strict=True)]
     assert len(set(ends)) > 5 and any(sequence[0] == "w" for sequence in whole)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[-1] == f"{tmp_path / 'b.ring'}: 20 x {min(ends)} to {max(ends)} tokens"
+    said = re.escape(f"{tmp_path / 'b.ring'}: 20 x {min(ends)} to {max(ends)} tokens, ")
+    assert re.fullmatch(rf"{said}[\d,.]+/s", printed[-1])
     by_number = sample(run, tmp_path / "c.ring", "--length", "30", "--stop-id", "2")
     assert by_number == stopped
     alone = sample(run, tmp_path / "d.ring", "--length=30", "--stop=w", "--batch_size=1")

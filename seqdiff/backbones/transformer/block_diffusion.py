@@ -23,7 +23,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from seqdiff.backbones.transformer.layers import AdaptiveBlock, Rotary
+from seqdiff.backbones.transformer.layers import AdaptiveBlock, Block, Rotary
 from seqdiff.backbones.transformer.packing import Layout, Packed, Padded, lay_out
 
 CHUNK = 64
@@ -262,15 +262,16 @@ class Layers(NamedTuple):
         embedding: Embeds ids.
         rotary: Computes the rotary table of some positions.
         blocks: The blocks, from first to last.
-        condition: One vector for each row of the batch, or one for all rows.
+        condition: One vector for each row of the batch, or one for all rows; ``None`` if the blocks
+            are not modulated.
         signal: Vectors that are added to the embedded tokens: ``[B, 1, D]`` for rows, ``[B, L, D]``
             for positions.
     """
 
     embedding: Callable[[Tensor], Tensor]
     rotary: Callable[[Tensor], Rotary]
-    blocks: Sequence[AdaptiveBlock]
-    condition: Tensor
+    blocks: Sequence[Block]
+    condition: Tensor | None
     signal: Tensor | None = None
 
     def embed(self, tokens: Int[Tensor, "B L"], layout: Layout) -> Tensor:
@@ -472,6 +473,8 @@ def structured_pass(layers: Layers, pair: Pair) -> Tensor:
     reading = _Half(clean, pair.block_size, [])
     for block in layers.blocks:
         if block is layers.blocks[-1]:
+            assert isinstance(block, AdaptiveBlock)
+            assert layers.condition is not None
             kept = block.modulated_keys_values(x0, layers.condition, clean_rotary, clean)
         else:
             x0 = block(x0, layers.condition, clean_rotary, reading)

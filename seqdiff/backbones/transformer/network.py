@@ -22,7 +22,7 @@ from seqdiff.backbones.layers import (
     shifted,
 )
 from seqdiff.backbones.transformer.block_diffusion import Layers, Pair, choose_pass
-from seqdiff.backbones.transformer.cache import TransformerCache
+from seqdiff.backbones.transformer.cache import CausalCache, TransformerCache
 from seqdiff.backbones.transformer.config import TransformerConfig, TransformerShape
 from seqdiff.backbones.transformer.hub import (
     BlockDiffusionFields,
@@ -109,6 +109,11 @@ class _Stack(Backbone):
         head_dim = self.config.d_model // self.config.n_heads
         return rotary_table(positions, head_dim, self.embedding.weight)
 
+    def _layers(self, inputs: Inputs) -> Layers:
+        blocks = cast(Sequence[Block], self.blocks)
+        signal = self.embedded_signal(inputs.signal, len(inputs.tokens))
+        return Layers(self.embedding, self._rotary, blocks, self.condition(inputs), signal)
+
     def _require_length(self, length: int) -> None:
         owner, most = self.config.owner, self.config.max_length
         if length > most:
@@ -156,7 +161,7 @@ class Transformer(_Stack):
         ValueError: If an argument is out of range.
     """
 
-    reads_blocks = True
+    reads_blocks = reuses_keys = True
     config: TransformerConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     head: AdaptiveHead
 
@@ -310,11 +315,6 @@ class Transformer(_Stack):
         layers = self._layers(inputs.to(self.embedding.weight.device))
         return TransformerCache(layers, self.head, batch_size, block_size, window)
 
-    def _layers(self, inputs: Inputs) -> Layers:
-        blocks = cast(Sequence[AdaptiveBlock], self.blocks)
-        signal = self.embedded_signal(inputs.signal, len(inputs.tokens))
-        return Layers(self.embedding, self._rotary, blocks, self.condition(inputs), signal)
-
     def _require_time_free(self, method: str) -> None:
         if self.time_conditioned:  # each block has its own noise level
             raise ValueError(
@@ -400,7 +400,7 @@ class AutoregressiveTransformer(_Stack):
         ValueError: If an argument is out of range.
     """
 
-    causal = True
+    causal = caches_prefix = True
 
     def __init__(
         self,
@@ -440,6 +440,44 @@ class AutoregressiveTransformer(_Stack):
         self._require_padding(inputs)
         start = self.config.num_embeddings - 1
         return self.embedding(shifted(inputs.tokens, inputs.padding, start))
+
+    def block_cache(
+        self,
+        batch_size: int,
+        block_size: int = 1,
+        *,
+        window: int | None = None,
+        label: Int[Tensor, " B"] | None = None,
+        signal: Signal | None = None,
+    ) -> CausalCache:
+        """Create an empty cache for scoring rows token by token.
+
+        Args:
+            batch_size: See ``Backbone.block_cache``.
+            block_size: Must be 1.
+            window: Number of earlier tokens that attention may look back at; by default, all that
+                fit into ``max_length``.
+            label: Must be ``None``, since the network has no classes.
+            signal: See ``Backbone.block_cache``.
+
+        Raises:
+            ValueError: If a size is out of range, there are labels, or a signal does not fit.
+        """
+        owner = self.config.owner
+        require_positive(owner, "batch_size", batch_size)
+        if block_size != 1:
+            raise ValueError(
+                f"{owner}.block_size must be 1, since the network predicts one token at a time, "
+                f"got {block_size}; build a Transformer for longer blocks"
+            )
+        window = self.config.max_length - 1 if window is None else window
+        if isinstance(window, bool) or not isinstance(window, int) or window < 0:
+            raise ValueError(f"{owner}.window must be an integer of at least 0, got {window!r}")
+        device = self.embedding.weight.device
+        inputs = check_cache_condition(self, batch_size, label, signal)
+        cache = TransformerCache(self._layers(inputs.to(device)), self.head, batch_size, 1, window)
+        first = torch.full((batch_size, 1), self.config.num_embeddings - 1, device=device)
+        return CausalCache(cache, first)
 
 
 class PublishedTransformer(Transformer):
