@@ -40,6 +40,9 @@ class Backbone(nn.Module, ABC):
         strands: 2 if the network reads a row and its reverse complement with the same weights and
             ``hidden`` returns the states of both, else 1.
         reads_blocks: Whether the network supports ``block_logits`` and ``block_cache``.
+        reuses_keys: Whether its cache can evaluate a part of a block, see ``PartialCache``.
+        caches_prefix: Whether an autoregressive network supports ``block_cache`` with blocks of one
+            token.
         head: Method or submodule, called as ``head(h, inputs, where=None)``, that scores the
             residual stream ``h`` of the last layer. It returns ``[B, L, num_logits]``. With
             ``where``, it computes only the scores of those positions and returns one row for each,
@@ -56,6 +59,8 @@ class Backbone(nn.Module, ABC):
     causal: bool = False
     strands: int = 1
     reads_blocks: bool = False
+    reuses_keys: bool = False
+    caches_prefix: bool = False
     head: nn.Module | Callable[..., Tensor]
 
     @property
@@ -315,11 +320,13 @@ class RunTokens(NamedTuple):
         names: Returns the tokens by id. It is called only if needed, since it reads vocabulary
             files.
         encode: Converts a string to ids.
+        reserved: Ids that no string is encoded to, as far as the tokenizer knows them.
     """
 
     tokenizer: str
     names: Callable[[], Sequence[str]]
     encode: Callable[[str], Integer[np.ndarray, " L"]]
+    reserved: Sequence[int] = ()
 
 
 @runtime_checkable
@@ -332,6 +339,15 @@ class TokenizedBackbone(Protocol):
         Raises:
             ValueError: If an id stands for another token in the run.
         """
+        ...
+
+
+@runtime_checkable
+class ScheduledBackbone(Protocol):
+    """A backbone that changes with the steps of its training."""
+
+    def set_step(self, step: int) -> None:
+        """Change to what the network is at an optimizer step, from 0; called before each step."""
         ...
 
 
@@ -376,3 +392,52 @@ class BlockCache(Protocol):
         This cache is not changed, and appending to either cache does not affect the other.
         """
         ...
+
+
+@runtime_checkable
+class PartialCache(BlockCache, Protocol):
+    """A cache that can evaluate some rows, or some tokens of a block, without copying the rest."""
+
+    def logits_of(
+        self,
+        rows: Int[Tensor, " b"],
+        x_t: Int[Tensor, "b l"],
+        where: Bool[Tensor, "b l"],
+        refresh: int = 1,
+    ) -> Float[Tensor, "N K"]:
+        """Score positions of the next block of some rows.
+
+        With ``refresh`` above 1 the result is approximate: most evaluations compute only the keys
+        and values of scored tokens and of tokens that have changed since their last evaluation.
+        Those of the other tokens are reused, although they were computed from what the block held
+        earlier. The first evaluation of a block computes all of them.
+
+        Args:
+            rows: Different rows of the cache.
+            x_t: The next block of each of them.
+            where: Positions to score.
+            refresh: Every how many evaluations of a row to compute its whole block.
+        """
+        ...
+
+
+def score_rows(
+    cache: BlockCache,
+    rows: Int[Tensor, " b"],
+    x_t: Int[Tensor, "b l"],
+    where: Bool[Tensor, "b l"],
+    refresh: int = 1,
+) -> Float[Tensor, "N K"]:
+    """Score the next block of some rows of any cache, see ``PartialCache.logits_of``.
+
+    Raises:
+        ValueError: If the cache cannot evaluate a part of a block.
+    """
+    if isinstance(cache, PartialCache):
+        return cache.logits_of(rows, x_t, where, refresh)
+    if refresh > 1:
+        raise ValueError(
+            f"{type(cache).__name__}.refresh must be 1, since the network keeps no keys of single "
+            f"tokens, got {refresh}; choose a Transformer"
+        )
+    return cache.take(rows).logits(x_t, where)

@@ -7,10 +7,14 @@ from .dataset import Signals as Signals
 from .dataset import SignalStatistics as SignalStatistics
 from .dataset import Split as Split
 from .dataset import signal_statistics as signal_statistics
+from .hub_tokenizer import HubTokenizer as HubTokenizer
 from .reader import Reader as Reader
 from .reader import Record as Record
+from .reader import TrackWriter as TrackWriter
 from .reader import choose_reader as choose_reader
 from .reader import find_readers as find_readers
+from .strings import StringTokenizer as StringTokenizer
+from .strings import digest as digest
 from .suite import MissingSet as MissingSet
 from .suite import Suite as Suite
 from .suite import SuiteSet as SuiteSet
@@ -22,6 +26,7 @@ from .templates import Records as Records
 from .templates import Scaffolds as Scaffolds
 from .templates import Templates as Templates
 from .tokenizer import ConstraintTokenizer as ConstraintTokenizer
+from .tokenizer import CountingTokenizer as CountingTokenizer
 from .tokenizer import ReservingTokenizer as ReservingTokenizer
 from .tokenizer import StrandTokenizer as StrandTokenizer
 from .tokenizer import Tokenizer as Tokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -28,12 +28,15 @@ class Record(NamedTuple):
             tokens are masked in both.
         mirrored: For each reading, whether it has the reverse order of ``content``, so that its
             noise is reversed; empty if none has.
+        reversed: For each reading, whether it has the reverse order of the record in its file;
+            empty if none has.
     """
 
     name: str
     readings: tuple[Integer[np.ndarray, " L"], ...]
     content: Integer[np.ndarray, " L"] | None = None
     mirrored: tuple[bool, ...] = ()
+    reversed: tuple[bool, ...] = ()
 
 
 @runtime_checkable
@@ -62,11 +65,32 @@ class Reader(Protocol):
         ...
 
 
-def choose_reader(given: Sequence[Path]) -> tuple[str, list[Path]]:
+@runtime_checkable
+class TrackWriter(Protocol):
+    """A ``Reader`` whose domain has files for a value at each position of a sequence."""
+
+    def check_tracks(self, path: Path) -> None:
+        """Check, before slow work, that ``write_tracks`` can write a file.
+
+        Raises:
+            OSError: If it cannot be written.
+            ValueError: If the name has another ending, or a library is not installed.
+        """
+        ...
+
+    def write_tracks(self, path: Path, values: Mapping[str, np.ndarray]) -> None:
+        """Write the values of each sequence, by its name; NaN where there is none."""
+        ...
+
+
+def choose_reader(
+    given: Sequence[Path], packages: Callable[[], Collection[str]]
+) -> tuple[str, list[Path]]:
     """Find the files to score, and choose their reader by their suffix.
 
     Args:
         given: Files, folders and globs.
+        packages: Names the packages whose readers are chosen; called if several are for such files.
 
     Returns:
         The option that takes such files, see ``find_readers``, and the files in order.
@@ -76,7 +100,7 @@ def choose_reader(given: Sequence[Path]) -> tuple[str, list[Path]]:
         ValueError: If no reader is for all of them; lists the suffixes.
     """
     kinds = find_readers()
-    suffixes = [suffix for kind in kinds.values() for suffix in kind.suffixes]
+    suffixes = list(dict.fromkeys(s for kind in kinds.values() for s in kind.suffixes))
     files = expand_files("score.file", given, suffixes)
     fits = [
         [name for name, kind in kinds.items() if has_suffix(file, kind.suffixes)] for file in files
@@ -92,7 +116,17 @@ def choose_reader(given: Sequence[Path]) -> tuple[str, list[Path]]:
                 f"score.file must be files of one format, got {files[0]} and {file}; score them "
                 "separately"
             )
-    return fits[0][0], files
+    if len(fits[0]) == 1:
+        return fits[0][0], files
+    wanted = packages()
+    own = [name for name in fits[0] if kinds[name].__module__.partition(".")[0] in wanted]
+    if len(own) != 1:
+        flags = " or ".join(f"--{name.replace('_', '-')}" for name in fits[0])
+        raise ValueError(
+            f"score.file must be files for the domain of the run, got {files[0]}, which several "
+            f"domains read; name it by {flags}"
+        )
+    return own[0], files
 
 
 def find_readers() -> dict[str, type[Any]]:

@@ -78,6 +78,23 @@ class ReservingTokenizer(Tokenizer, Protocol):
         ...
 
 
+@runtime_checkable
+class CountingTokenizer(Tokenizer, Protocol):
+    """A tokenizer whose tokens stand for several units of a string, such as bytes or bases.
+
+    Likelihoods in bits per unit compare models with different tokens.
+    """
+
+    @property
+    def unit(self) -> str:
+        """Name of a unit, for example ``base``."""
+        ...
+
+    def num_units(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> int:
+        """Count the units of the known tokens among ids in ``0..K``."""
+        ...
+
+
 def token_names(tokenizer: Tokenizer) -> list[str]:
     """List the tokens by id: their names in a vocabulary, or else what each decodes to."""
     if isinstance(tokenizer, VocabularyTokenizer):

@@ -106,8 +106,16 @@ def test_damaged_gzip(write) -> None:
 def test_kinds() -> None:
     assert kind(Path("a.b.jsonl.gz")) == ".jsonl"
     for name in ("a", "a.csv", "a.gz", "a.txt.zip"):
-        with pytest.raises(ValueError, match=r"must end in one of .txt, .jsonl, .parquet, optio"):
+        with pytest.raises(ValueError, match=r"must end in one of .txt, .jsonl, .parquet, .fa"):
             kind(Path(name))
+
+
+def test_a_record_of_fasta_is_a_document(write) -> None:
+    file = write("a.fasta", b">one  two\nMKT\nLA\n\n>b\nGG\n")
+    found = [(one.name, one.text) for one in read_named(file, Reading())]
+    assert found == [("one two", "MKTLA"), ("b", "GG")]
+    with pytest.raises(ValueError, match=r"b.fa:1: must be FASTA, whose first line starts with"):
+        list(read_documents(write("b.fa", b"MKT\n"), Reading()))
 
 
 def test_a_file_is_streamed(write) -> None:

@@ -290,7 +290,11 @@ def test_a_full_disk_leaves_no_half_written_shard(script, write, cache) -> None:
         [sys.executable, str(script), str(path), "1"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONDONTWRITEBYTECODE": "1",  # the limit would truncate it
+        },
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     last = done.stderr.strip().splitlines()[-1]

@@ -12,7 +12,7 @@ from text.corpora.preparation import prepare
 from text.corpora.rows import DocumentRows, Layout, WrappedRows, describe_rows
 from text.corpora.shards import TokenStore
 from text.corpora.sources import find_part
-from text.tokenizers.characters import ByteTokenizer, Text8Tokenizer, TextTokenizer
+from text.tokenizers.characters import ByteTokenizer, StringTokenizer, Text8Tokenizer
 from text.tokenizers.subwords import BertTokenizer, JSONTokenizer
 
 PAD = 99
@@ -185,7 +185,7 @@ def test_rows_of_a_store_across_shards_and_processes(write, monkeypatch, tokeniz
     ],
 )
 def test_what_is_said_of_rows(
-    tokenizer: TextTokenizer, wrap: bool, split: bool, rows: str, counts: str
+    tokenizer: StringTokenizer, wrap: bool, split: bool, rows: str, counts: str
 ) -> None:
     assert describe_rows(tokenizer, 1024, wrap=wrap, split=split) == (rows, counts)
 

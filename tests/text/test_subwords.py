@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 
 from seqdiff.cli.app import main
+from seqdiff.pretrained import why_offline
 from seqdiff.run import load
 from text.corpora.preparation import prepare
 from text.corpora.sources import Source
-from text.pretrained.models import why_offline
 from text.tokenizers.subwords import BertTokenizer, GPT2Tokenizer, JSONTokenizer
 
 

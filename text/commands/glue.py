@@ -12,7 +12,7 @@ from seqdiff.cli.options import Several
 from seqdiff.files import check_folder
 
 if TYPE_CHECKING:
-    from text.pretrained import BertBackbone
+    from seqdiff.backbones import HubBackbone
 
 
 def glue(
@@ -35,7 +35,7 @@ def glue(
     The model is a BERT checkpoint, or a run that continued to train one by masked diffusion.
 
     Args:
-        model: Run whose backbone is a text.pretrained.BertBackbone, or a BERT checkpoint.
+        model: Run whose backbone is a seqdiff.backbones.HubBackbone, or a BERT checkpoint.
         task: GLUE task.
         train: Table of the training examples, .tsv.
         dev: Table of the dev examples, .tsv.
@@ -61,10 +61,10 @@ def glue(
         check_folder("glue.out", out)
     from rich.console import Console
 
+    from seqdiff.pretrained import load_tokenizer
     from seqdiff.run import choose_device
     from seqdiff.training import Ledger, check_converged, run_cells, write_tables
     from text.evaluation import TASKS, Recipe, build_table, cells, encode, read_task
-    from text.pretrained import load_tokenizer
 
     chosen = TASKS[task]
     examples = [
@@ -72,10 +72,9 @@ def glue(
     ]
     place = choose_device(device)
     backbone = _backbone(model)
-    assert backbone.max_length is not None
-    if not 4 <= max_length <= backbone.max_length:
+    if not 4 <= max_length <= backbone.positions:
         raise ValueError(
-            f"glue.max_length must be between 4 and {backbone.max_length}, the context of the "
+            f"glue.max_length must be between 4 and {backbone.positions}, the context of the "
             f"model, got {max_length}; 128 is usual"
         )
     owner = f"glue.model: the checkpoint of {model}, for its tokenizer,"
@@ -100,19 +99,18 @@ def glue(
     check_converged("glue.lr", results)
 
 
-def _backbone(name: str) -> BertBackbone:
-    """Load the BERT of a run, or a checkpoint."""
-    from text.pretrained import BertBackbone, load_config
-
-    if not (Path(name) / "run.yaml").is_file():
-        size = load_config("glue.model", name).vocab_size
-        return BertBackbone(name, num_embeddings=size + 1, num_logits=size)
+def _backbone(name: str) -> HubBackbone:
+    """Load the masked language model of a run, or a checkpoint."""
+    from seqdiff.backbones import HubBackbone
     from seqdiff.run import load
 
-    backbone = load(name).denoiser.backbone
-    if not isinstance(backbone, BertBackbone):
+    if (Path(name) / "run.yaml").is_file():
+        backbone = load(name).denoiser.backbone
+    else:
+        backbone = HubBackbone.from_hub(name)
+    if not isinstance(backbone, HubBackbone):
         raise ValueError(
-            f"glue.model must be a run on text.pretrained.BertBackbone, got {name} on "
+            f"glue.model must be a run on seqdiff.backbones.HubBackbone, got {name} on "
             f"{type(backbone).__name__}; give another run, or a BERT checkpoint"
         )
     return backbone

@@ -10,7 +10,13 @@ from jaxtyping import Int64, UInt64
 from typing_extensions import override
 
 from seqdiff.checks import check_fractions
-from seqdiff.data import SPLITS, SequenceDataModule, Split
+from seqdiff.data import (
+    SPLITS,
+    HubTokenizer,  # noqa: F401  (a choice once imported)
+    SequenceDataModule,
+    Split,
+    StringTokenizer,
+)
 from seqdiff.experts import BackoffModel, Block, ContextCounts, longest_order
 from seqdiff.files import names_files
 from seqdiff.likelihood import RowNats
@@ -23,7 +29,6 @@ from text.corpora.sources import Part, Source, find_part, published_split
 from text.corpora.splits import check_documents, check_sources, deal
 from text.tokenizers import (
     SubwordTokenizer,  # noqa: F401  (its subclasses are choices once imported)
-    TextTokenizer,
 )
 
 LongDocuments = Literal["refuse", "truncate", "split"]
@@ -49,8 +54,9 @@ class TextDataModule(SequenceDataModule):
     Args:
         tokenizer: Maps strings to ids and back.
         length: Number of tokens in a row, including the frame.
-        train: Files or globs of .txt, .jsonl and .parquet files, optionally with .gz; or the name
-            of a published corpus such as ``wikitext-103``, see ``text.corpora.published``.
+        train: Files or globs of .txt, .jsonl, .parquet and FASTA (.fa, .fasta, .faa, .fna) files,
+            optionally with .gz; or the name of a published corpus such as ``wikitext-103``, see
+            ``text.corpora.published``.
         valid: Validation data, in the same form.
         test: Test data, in the same form.
         split: Fractions of the documents of ``train`` that go to train, valid and test; 0 leaves
@@ -77,7 +83,7 @@ class TextDataModule(SequenceDataModule):
 
     def __init__(
         self,
-        tokenizer: TextTokenizer,
+        tokenizer: StringTokenizer,
         length: int,
         train: list[str] | str,
         *,
@@ -114,7 +120,7 @@ class TextDataModule(SequenceDataModule):
                     f"got {got!r}; set data.{name}"
                 )
         check_fractions(split)
-        self.tokenizer: TextTokenizer = tokenizer
+        self.tokenizer: StringTokenizer = tokenizer
         self.token_name = tokenizer.token_name
         self.length = self.context_length = length
         self.given: dict[Split, list[str] | str | None] = {

@@ -1,4 +1,4 @@
-"""Documents streamed from .txt, .jsonl and .parquet files, plain or gzip.
+"""Documents streamed from .txt, .jsonl, .parquet and FASTA files, plain or gzip.
 
 ``TextReader`` and ``JSONLinesReader`` implement ``seqdiff score --text`` and ``--jsonl``.
 """
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Unit = Literal["file", "line", "paragraph"]
 Edges = Literal["kept", "trimmed", "line"]
 UNITS: tuple[Unit, ...] = ("file", "line", "paragraph")
-SUFFIXES = (".txt", ".jsonl", ".parquet")
+_FASTA = (".fa", ".fasta", ".faa", ".fna")
+SUFFIXES = (".txt", ".jsonl", ".parquet", *_FASTA)
 
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 1024
@@ -93,6 +94,7 @@ def read_documents(path: Path, reading: Reading) -> Iterator[str]:
 def read_named(path: Path, reading: Reading) -> Iterator[Document]:
     """Stream the documents of a file as ``read_documents`` does, with their names."""
     readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    readers |= dict.fromkeys(_FASTA, _read_fasta)
     for document in readers[kind(path)](path, reading):
         if document.text.strip():
             yield document._replace(text=mend_edges(document.text, reading.edges))
@@ -127,6 +129,27 @@ def _read_txt(path: Path, reading: Reading) -> Iterator[Document]:
                 yield Document("".join(parts).rstrip("\r\n"))
                 parts = []
         yield Document("".join(parts).rstrip("\r\n"))
+
+
+def _read_fasta(path: Path, reading: Reading) -> Iterator[Document]:
+    """Read the sequence of each record, for tokenizers of DNA and proteins."""
+    del reading
+    name: str | None = None
+    parts: list[str] = []
+    for number, line in _lines(path):
+        if line.startswith(">"):
+            if name is not None:
+                yield Document("".join(parts), name)
+            name, parts = " ".join(line[1:].split()) or f"record_{number}", []
+        elif line.strip() and name is None:
+            raise ValueError(
+                f"{path}:{number}: must be FASTA, whose first line starts with '>', got "
+                f"{line.strip()[:20]!r}; correct the file"
+            )
+        else:
+            parts.append(line.strip())
+    if name is not None:
+        yield Document("".join(parts), name)
 
 
 def _read_jsonl(path: Path, reading: Reading) -> Iterator[Document]:
@@ -285,9 +308,9 @@ def _read_records(
 ) -> list[Record]:
     import numpy as np
 
-    from text.tokenizers import TextTokenizer
+    from seqdiff.data import StringTokenizer
 
-    if not isinstance(tokenizer, TextTokenizer):
+    if not isinstance(tokenizer, StringTokenizer):
         raise ValueError(
             f"score.{flag} requires a run on text, got a run whose tokenizer is "
             f"{type(tokenizer).__name__}; choose another run"

@@ -23,12 +23,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from seqdiff.data import StringTokenizer, digest
 from seqdiff.files import alone, make_cache_folder, parse_json, write_bytes
 from seqdiff.progress import Bar
 from text.corpora.detokenizers import DETOKENIZERS, VERSION
 from text.corpora.shards import TokenStore, open_shard, write_shard
 from text.corpora.sources import Source
-from text.tokenizers import TextTokenizer, digest
 
 
 class UnspellableError(ValueError):
@@ -61,7 +61,7 @@ class Encoder:
         detokenizer: Key of ``DETOKENIZERS``, applied first.
     """
 
-    tokenizer: TextTokenizer
+    tokenizer: StringTokenizer
     detokenizer: str
 
     def write(self, path: Path, block: Block) -> int:
@@ -81,11 +81,12 @@ class Encoder:
         hashes = [
             hashlib.blake2b(texts[place].encode("utf-8"), digest_size=8).digest() for place in kept
         ]
+        top = max((int(ids[place].max()) for place in kept), default=0)
         write_shard(
             path,
             [ids[place] for place in kept],
             [int.from_bytes(found, "little") for found in hashes],
-            self.tokenizer.vocab_size,
+            max(self.tokenizer.vocab_size, top + 1),  # unknown text has the id of the mask
         )
         return block.characters
 
@@ -175,7 +176,7 @@ _MANIFEST = "manifest.json"
 
 def prepare(
     source: Source,
-    tokenizer: TextTokenizer,
+    tokenizer: StringTokenizer,
     *,
     detokenizer: str = "none",
     num_processes: int | None = None,

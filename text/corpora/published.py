@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from seqdiff.data import Split
 from seqdiff.extras import require_extra
 from seqdiff.files import cache_folder
+from seqdiff.pretrained import short, why_offline
 from text.corpora.documents import Edges, mend_edges
-from text.pretrained import only_what_is_here, short, why_offline
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -154,7 +154,7 @@ def load_from_hub(name: str, split: Split) -> Dataset:
     reason = None if Path(facts.hub).is_dir() else why_offline()
     datasets.disable_progress_bars()
     try:
-        with only_what_is_here(name) if reason else nullcontext():
+        with _only_what_is_here(name) if reason else nullcontext():
             opened = datasets.load_dataset(
                 facts.hub, facts.config, split=facts.splits[split], revision=facts.revision
             )
@@ -178,3 +178,20 @@ def hub_documents(opened: Dataset, column: str, edges: Edges) -> Iterator[str]:
         for text in texts[first : first + _ROWS][column]:
             if text and text.strip():
                 yield mend_edges(text, edges)
+
+
+@contextmanager
+def _only_what_is_here(owner: str) -> Iterator[None]:
+    """Keep the clients of the hub offline, as if HF_HUB_OFFLINE had been set before import."""
+    places = [
+        require_extra("huggingface_hub.constants", owner, "text"),
+        require_extra("datasets.config", owner, "text"),
+    ]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            vars(place)["HF_HUB_OFFLINE"] = True
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            vars(place)["HF_HUB_OFFLINE"] = value

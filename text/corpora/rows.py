@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from seqdiff.data import SequenceDataset
+from seqdiff.data import SequenceDataset, StringTokenizer
 from text.corpora.shards import TokenStore
-from text.tokenizers import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Layout:
     pad: int
 
     @classmethod
-    def of(cls, tokenizer: TextTokenizer, length: int) -> Layout:
+    def of(cls, tokenizer: StringTokenizer, length: int) -> Layout:
         """Take the special ids of a tokenizer; padding has the id of the mask."""
         return cls(length, tokenizer.frame, tokenizer.separator, tokenizer.vocab_size)
 
@@ -54,9 +53,15 @@ class Layout:
         last = sizes if self.frame is None else sizes + 2
         return np.arange(self.length) >= last[:, None]
 
+    def counted(
+        self, tokens: Int64[np.ndarray, "B L"], sizes: Int64[np.ndarray, " B"]
+    ) -> Bool[np.ndarray, "B L"]:
+        """Mark the known ids; unknown text has the id of padding, but is attended to."""
+        return ~self.padding(sizes) & (tokens != self.pad)
+
 
 def describe_rows(
-    tokenizer: TextTokenizer, length: int, *, wrap: bool, split: bool
+    tokenizer: StringTokenizer, length: int, *, wrap: bool, split: bool
 ) -> tuple[str, str]:
     """Describe how rows are cut and which positions count."""
     if wrap:
@@ -114,7 +119,7 @@ class WrappedRows(SequenceDataset):
 
     @property
     def num_counted(self) -> int:
-        """Number of positions that count, in all rows."""
+        """Number of positions that count, in all rows, if all ids are known."""
         return self._total + len(self) * (self.layout.length - self.layout.body)
 
     def _sizes(self, indices: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, " B"]:
@@ -123,7 +128,7 @@ class WrappedRows(SequenceDataset):
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows; every id counts, including the frame and the separators."""
+        """Fetch rows; every known id counts, including the frame and the separators."""
         tokens, bodies = self.layout.empty(len(indices))
         sizes = self._sizes(indices)
         first = indices * self.layout.body
@@ -133,7 +138,7 @@ class WrappedRows(SequenceDataset):
         ):
             self._fill(body[:size], start, document)
         self.layout.close(tokens, sizes)
-        return tokens, ~self.layout.padding(sizes)
+        return tokens, self.layout.counted(tokens, sizes)
 
     def _fill(self, body: np.ndarray, start: int, place: int) -> None:
         """Fill a body with ids from position ``start`` on, which is in document ``place``."""
@@ -194,7 +199,7 @@ class DocumentRows(SequenceDataset):
 
     @property
     def num_counted(self) -> int:
-        """Number of positions that count, in all rows."""
+        """Number of positions that count, in all rows, if all ids are known."""
         bodies = int(self._sizes(np.arange(len(self))).sum())
         return bodies + len(self) * (self.layout.length - self.layout.body)
 
@@ -205,14 +210,14 @@ class DocumentRows(SequenceDataset):
     def rows(
         self, indices: Int64[np.ndarray, " B"]
     ) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Fetch rows; all ids count except the padding, including the frame."""
+        """Fetch rows; all known ids count, including the frame; padding does not."""
         tokens, bodies = self.layout.empty(len(indices))
         sizes = self._sizes(indices)
         places = (self._document[indices].tolist(), self._first[indices].tolist(), sizes.tolist())
         for body, document, first, size in zip(bodies, *places, strict=True):
             body[:size] = self.store.read(document, first, first + size)
         self.layout.close(tokens, sizes)
-        return tokens, ~self.layout.padding(sizes)
+        return tokens, self.layout.counted(tokens, sizes)
 
     def padding(self, indices: Int64[np.ndarray, " B"]) -> Bool[np.ndarray, "B L"]:
         """Mark the padding after each document."""

@@ -34,20 +34,20 @@ def write_shard(
     path: Path,
     documents: Sequence[Integer[np.ndarray, " _"]],
     hashes: Sequence[int],
-    vocab_size: int,
+    num_ids: int,
 ) -> None:
     """Write a shard atomically.
 
     Args:
         path: The file.
-        documents: Ids of each document, below ``vocab_size``.
+        documents: Ids of each document, below ``num_ids``.
         hashes: 64-bit hash of each document's text.
-        vocab_size: Determines the number of bytes of an id.
+        num_ids: Determines the number of bytes of an id.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    dtype = np.dtype(id_dtype(vocab_size)).newbyteorder("<")
+    dtype = np.dtype(id_dtype(num_ids)).newbyteorder("<")
     lengths = np.array([len(ids) for ids in documents], dtype="<i8")
     parts = [lengths.tobytes(), np.array(hashes, dtype="<u8").tobytes()]
     parts += [ids.astype(dtype).tobytes() for ids in documents]

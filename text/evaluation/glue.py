@@ -76,7 +76,7 @@ def encode(tokenizer: Callable, examples: Sequence[Example], max_length: int) ->
 
 
 class Classifier(nn.Module):
-    """A BERT encoder with a new pooler over ``[CLS]``, dropout and a linear layer.
+    """An encoder of transformers with a new pooler over ``[CLS]``, dropout and a linear layer.
 
     The pooler is new because a checkpoint trained as a masked language model has none. Source:
     Devlin et al. 2019, arXiv:1810.04805, section 4.1.
@@ -86,7 +86,7 @@ class Classifier(nn.Module):
         """Put a new head on an encoder.
 
         Args:
-            encoder: ``BertModel`` of transformers.
+            encoder: Such as ``BertModel`` of transformers.
             width: Size of its hidden states.
             num_classes: Number of classes.
         """
@@ -103,7 +103,9 @@ class Classifier(nn.Module):
         self, tokens: Int[Tensor, "B L"], segments: Int[Tensor, "B L"], real: Int[Tensor, "B L"]
     ) -> Float[Tensor, "B C"]:
         """Compute logits of the classes; ``real`` is 1 at positions that are not padding."""
-        states = self.encoder(input_ids=tokens, token_type_ids=segments, attention_mask=real)
+        several = getattr(self.encoder.config, "type_vocab_size", 0) > 1
+        kinds = {"token_type_ids": segments} if several else {}
+        states = self.encoder(input_ids=tokens, attention_mask=real, **kinds)
         pooled = torch.tanh(self.pooler(states.last_hidden_state[:, 0]))
         return self.head(self.dropout(pooled))
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import nn
 
-from text.pretrained import load_model, load_tokenizer
+from seqdiff.pretrained import load_model, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Judge:
 
         Args:
             owner: The argument with the name, for error messages.
-            name: See ``text.pretrained.models.load_model``.
+            name: See ``seqdiff.pretrained.load_model``.
 
         Raises:
             OSError: If a folder has no model, or no safetensors.

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from seqdiff.data import MissingSet, SequenceDataModule, Split, SuiteSet, UnfitSet
+from seqdiff.pretrained import short, why_offline
 from text.corpora import (
     DETOKENIZERS,
     PUBLISHED,
@@ -30,7 +31,6 @@ from text.corpora import (
     prepare,
     published_part,
 )
-from text.pretrained import short, why_offline
 from text.tokenizers import GPT2Tokenizer
 
 MODELS = ("AR", "SEDD", "MDLM")
@@ -133,7 +133,7 @@ _EDGES = (
 )
 _BYTES = (
     "bits/byte is relative to the bytes of the detokenized text; BOS, EOS and separators add bits "
-    "but no bytes; it is empty for sets whose documents were cut"
+    "but no bytes; it is empty for sets whose documents were cut or have text without a token"
 )
 
 
@@ -226,12 +226,16 @@ def _open(wanted: _Set, part: Part, origin: str, data: TextDataModule) -> SuiteS
         origin += f", {cut:,} documents cut" * bool(cut)
     mend = DETOKENIZERS[part.detokenizer]
     size = 0 if cut else sum(len(mend(text).encode()) for text in part.source.documents())
+    lost = cut > 0 or any(
+        (store.read(place, 0, int(store.lengths[place])) == layout.pad).any()
+        for place in range(len(store))
+    )
     return SuiteSet(
         name=wanted.name,
         origin=origin,
         dataset=rows,
         num_documents=len(documents),
-        units_per_token=None if cut else size / rows.num_counted,
+        units_per_token=None if lost else size / rows.num_counted,
         published=wanted.published,
     )
 

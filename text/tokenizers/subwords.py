@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Integer
 
 from seqdiff.cells import describe_error
+from seqdiff.data import StringTokenizer, digest
 from seqdiff.extras import require_extra
 from seqdiff.files import cache_folder, parse_json
-from text.pretrained import short, why_offline
-from text.tokenizers.characters import TextTokenizer, digest
+from seqdiff.pretrained import short, why_offline
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
@@ -140,7 +140,7 @@ _BERT = _Published(
 )
 
 
-class SubwordTokenizer(TextTokenizer):
+class SubwordTokenizer(StringTokenizer):
     """Base class of tokenizers with vocabulary files.
 
     The files are read when they are first needed.
@@ -229,7 +229,7 @@ class SubwordTokenizer(TextTokenizer):
         return np.array(self._loaded.engine.encode(string, add_special_tokens=False).ids, np.int32)
 
     def encode_many(self, strings: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Encode strings, see ``TextTokenizer``."""
+        """Encode strings, see ``StringTokenizer``."""
         found = self._loaded.engine.encode_batch_fast(list(strings), add_special_tokens=False)
         return [np.array(one.ids, np.int32) for one in found]
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import BertTokenizerFast
 
+from seqdiff.backbones import HubBackbone
 from tests.text.pretrained.test_glue import sentences
-from tests.text.pretrained.tiny_bert import SIZE, save_bert
+from tests.text.pretrained.tiny_bert import save_bert
 from text.evaluation.glue import Classifier, Recipe, encode, fine_tune
-from text.pretrained.bert import BertBackbone
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backbone(checkpoint: Path) -> BertBackbone:
-    return BertBackbone(str(checkpoint), num_embeddings=SIZE + 1, num_logits=SIZE)
+def backbone(checkpoint: Path) -> HubBackbone:
+    return HubBackbone.from_hub(checkpoint)
 
 
 def test_weights_decay_and_the_rate_rises_then_falls() -> None:
@@ -42,7 +42,7 @@ def test_weights_decay_and_the_rate_rises_then_falls() -> None:
     torch.testing.assert_close(layer.weight.detach(), before * left)
 
 
-def test_the_second_sentence_is_told_from_the_first(backbone: BertBackbone) -> None:
+def test_the_second_sentence_is_told_from_the_first(backbone: HubBackbone) -> None:
     model = Classifier(backbone.encoder, backbone.width).eval()
     tokens, segments = torch.tensor([[2, 5, 3, 7, 3]]), torch.tensor([[0, 0, 0, 1, 1]])
     real = torch.ones_like(tokens)
@@ -54,7 +54,7 @@ def test_the_second_sentence_is_told_from_the_first(backbone: BertBackbone) -> N
     assert moved.abs().max() > 1e-6
 
 
-def test_gradients_are_clipped(checkpoint: Path, backbone: BertBackbone) -> None:
+def test_gradients_are_clipped(checkpoint: Path, backbone: HubBackbone) -> None:
     """Clipping below AdamW's epsilon keeps the weights; without clipping a rate of 3e-3 learns."""
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     train, dev = (encode(tokenizer, sentences(n, s), 24) for n, s in ((200, 2), (60, 3)))

@@ -11,9 +11,10 @@ import torch
 import yaml
 from transformers import BertTokenizerFast
 
+from seqdiff.backbones import HubBackbone
 from seqdiff.cli.app import main
 from tests.integration.conftest import BASE, override
-from tests.text.pretrained.tiny_bert import SIZE, VOCAB, save_bert
+from tests.text.pretrained.tiny_bert import VOCAB, save_bert
 from text.evaluation import glue
 from text.evaluation.glue import (
     METRICS,
@@ -29,7 +30,6 @@ from text.evaluation.glue import (
     summarise,
 )
 from text.evaluation.glue_tasks import TASKS, Example, read_task
-from text.pretrained.bert import BertBackbone
 
 HERE = "tests.text.pretrained.tiny_bert"
 
@@ -40,8 +40,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backbone(checkpoint: Path) -> BertBackbone:
-    return BertBackbone(str(checkpoint), num_embeddings=SIZE + 1, num_logits=SIZE)
+def backbone(checkpoint: Path) -> HubBackbone:
+    return HubBackbone.from_hub(checkpoint)
 
 
 # Reading.
@@ -173,7 +173,7 @@ def test_encoding_marks_pairs_and_cuts_the_longer_one(checkpoint: Path) -> None:
     assert alone.segments == [[0] * 4]
 
 
-def test_predictions_do_not_depend_on_the_batch(checkpoint: Path, backbone: BertBackbone) -> None:
+def test_predictions_do_not_depend_on_the_batch(checkpoint: Path, backbone: HubBackbone) -> None:
     """Padding is not attended to, and the last batch is not dropped."""
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     data = encode(tokenizer, sentences(23, 1), 24)
@@ -194,7 +194,7 @@ def test_predictions_do_not_depend_on_the_batch(checkpoint: Path, backbone: Bert
     torch.testing.assert_close(scores[0], torch.cat(scores[1:]), atol=1e-5, rtol=1e-4)
 
 
-def tuned(checkpoint: Path, backbone: BertBackbone, seed: int, shuffled: bool = False):
+def tuned(checkpoint: Path, backbone: HubBackbone, seed: int, shuffled: bool = False):
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
     train, dev = (encode(tokenizer, sentences(n, s), 24) for n, s in ((200, 2), (60, 3)))
     if shuffled:
@@ -204,7 +204,7 @@ def tuned(checkpoint: Path, backbone: BertBackbone, seed: int, shuffled: bool = 
     return fine_tune(backbone.encoder, backbone.width, train, dev, recipe=recipe)
 
 
-def test_what_can_be_learnt_is(checkpoint: Path, backbone: BertBackbone) -> None:
+def test_what_can_be_learnt_is(checkpoint: Path, backbone: HubBackbone) -> None:
     before = {name: w.clone() for name, w in backbone.encoder.named_parameters()}
     torch.manual_seed(1)
     found = tuned(checkpoint, backbone, seed=0)
@@ -246,7 +246,7 @@ def test_a_run_and_a_checkpoint_go_through_the_same_table(
         "output": str(tmp_path / "run"),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.pretrained.BertBackbone",
+            "class_path": "seqdiff.backbones.HubBackbone",
             "init_args": {"checkpoint": str(checkpoint)},
         },
         "trainer": {**BASE["trainer"], "max_steps": 2},
@@ -315,7 +315,7 @@ def test_bad_arguments(checkpoint: Path, command, files, fails, flags, said) -> 
 
 
 def test_a_run_on_another_network_is_refused(trained: Path, command, files, fails) -> None:
-    assert "must be a run on text.pretrained.BertBackbone, got" in fails(
+    assert "must be a run on seqdiff.backbones.HubBackbone, got" in fails(
         [*command, str(trained), *files]
     )
 
@@ -329,7 +329,7 @@ def test_a_run_whose_checkpoint_is_gone_says_whose_it_was(
         "output": str(run),
         "data": {"class_path": f"{HERE}.WordData"},
         "backbone": {
-            "class_path": "text.pretrained.BertBackbone",
+            "class_path": "seqdiff.backbones.HubBackbone",
             "init_args": {"checkpoint": str(folder)},
         },
         "trainer": {**BASE["trainer"], "max_steps": 0},

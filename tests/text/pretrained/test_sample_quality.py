@@ -12,13 +12,13 @@ import transformers
 from transformers import GPT2Config
 
 from seqdiff import extras
+from seqdiff import pretrained as models
 from seqdiff.cli.app import main, parse
 from tests.text.pretrained.tiny_bert import save_bert
 from tests.text.pretrained.tiny_gpt2 import BOS, CONTEXT, LONG, by_hand
 from text.commands.generative_perplexity import build_table, conventions
 from text.evaluation.judge import Judge
 from text.evaluation.perplexity import generative_perplexity, unigram_entropy
-from text.pretrained import models
 
 
 @pytest.fixture
@@ -159,7 +159,8 @@ def test_no_code_of_a_model_runs(
     config = {"model_type": "foreign", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}
     (other / "config.json").write_text(json.dumps(config))
     (other / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    assert "must be a valid model" in fails([*command, one_sample, "--model", str(other)])
+    said = fails([*command, one_sample, "--model", str(other)])
+    assert "must do without code of its own, which is never run, got auto_map in" in said
     assert not (tmp_path / "ran").exists()
 
 
@@ -203,6 +204,12 @@ def test_from_the_hub_too_come_safetensors_and_no_code(
             return real(str(gpt2_folder), **options)
 
         monkeypatch.setattr(auto, "from_pretrained", load)
+    read = transformers.PreTrainedConfig.get_config_dict
+
+    def read_fields(given, **options):
+        return read(str(gpt2_folder) if given == "owner/cached" else given, **options)
+
+    monkeypatch.setattr(transformers.PreTrainedConfig, "get_config_dict", read_fields)
     assert main([*command, one_sample, "--model", "owner/cached"]) == 0
     assert len(asked) == 2 and asked[1]["use_safetensors"] is True
     for options in asked:
@@ -221,4 +228,4 @@ def test_without_transformers_one_line_says_how_to_get_it(
     monkeypatch.setattr(extras, "import_module", missing)
     said = fails([*command, one_sample, "--model", "x"])
     assert "must have the package transformers, got none (No module named 'transformers')" in said
-    assert said.endswith("run: pip install -e '.[text]'")
+    assert said.endswith("run: pip install -e '.[hub]'")

@@ -45,10 +45,11 @@ class WordTokenizer:
 
     vocab_size = SIZE
     fingerprint = "words"
+    reserved_ids = tuple(range(5))
 
     def encode(self, string: str) -> Int64[np.ndarray, " L"]:
-        words = (word if word in VOCAB else "[UNK]" for word in string.lower().split())
-        return np.array([VOCAB.index(word) for word in words], dtype=np.int64)
+        found = [VOCAB.index(word) if word in VOCAB else SIZE for word in string.lower().split()]
+        return np.array(found, dtype=np.int64)
 
     def decode(self, ids: Sequence[int] | Integer[np.ndarray, " L"]) -> str:
         return " ".join([*VOCAB, "?"][int(i)] for i in ids)

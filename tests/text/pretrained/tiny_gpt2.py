@@ -30,6 +30,7 @@ def save_tokenizer(folder: Path, *, bos: bool = True) -> int:
 
 
 def save_gpt2(folder: Path, *, bos: bool = True) -> Path:
+    folder.mkdir(exist_ok=True)
     config = GPT2Config(
         vocab_size=save_tokenizer(folder, bos=bos),
         n_positions=CONTEXT,
@@ -54,9 +55,15 @@ def _norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
 
 
-def log_probs(w: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
-    """GPT-2 (Radford et al. 2019) on one row, in float64: the distribution after each token."""
+def log_probs(
+    w: dict[str, np.ndarray], ids: np.ndarray, seen: np.ndarray | None = None
+) -> np.ndarray:
+    """GPT-2 (Radford et al. 2019) on one row, in float64: the distribution after each token.
+
+    ``seen[i, j]`` says whether position i attends to position j; by default if j <= i.
+    """
     n = len(ids)
+    seen = np.tril(np.ones((n, n), bool)) if seen is None else seen
     x = w["wte.weight"][ids] + w["wpe.weight"][:n]
     for layer in range(2):
         p = {k.removeprefix(f"h.{layer}."): v for k, v in w.items() if k.startswith(f"h.{layer}.")}
@@ -66,7 +73,7 @@ def log_probs(w: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
             part.reshape(n, HEADS, -1).transpose(1, 0, 2) for part in np.split(qkv, 3, axis=-1)
         )
         scores = q @ k.transpose(0, 2, 1) / np.sqrt(WIDTH / HEADS)
-        scores = np.where(np.tril(np.ones((n, n), bool)), scores, -np.inf)
+        scores = np.where(seen, scores, -np.inf)
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         mixed = (shares @ v).transpose(1, 0, 2).reshape(n, -1)

@@ -1,5 +1,0 @@
-"""Published text models: loading and checking."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
