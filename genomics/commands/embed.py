@@ -30,17 +30,20 @@ def embed(
     device: str | None = None,
     engine: Annotated[EngineOptions, FlatOptions] = _HERE,
 ) -> None:
-    """Write the hidden states of each record of FASTA files, averaged over both strands.
+    """Write the hidden states of each record of FASTA files.
+
+    States of models of single bases are averaged over both strands.
 
     Args:
-        run: Run directory, or name of a packaged model.
+        run: Run directory, name of a packaged model, or hub folder of a masked language model of
+            DNA or proteins.
         fasta: FASTA files, plain, gzip or bgzip, folders, or globs in quotes. They are read in the
             order of their paths, as if they were one file.
         out: File to write: .npz with names and embeddings (unpooled embedding_0, embedding_1, ...),
             or .h5ad for AnnData.
         layer: Number of layers after which states are taken, 0 for embedded bases; default: the
             states that the head reads.
-        pooling: mean averages over known bases; none writes one vector per base.
+        pooling: mean averages over known bases or tokens; none writes one vector for each.
         batch_size: Rows per network call.
         device: cpu, cuda, ...; default: cuda if there is one, else cpu.
         engine: Where the command computes.
@@ -51,21 +54,25 @@ def embed(
     check_count("embed.batch_size", batch_size)
     _check_out(out, pooling)
     check_parent("embed.out", out)
-    from genomics.io import FASTA_SUFFIXES, read_records
+    from genomics.io import FASTA_SUFFIXES, FASTA_UNITS, read_records, read_strings
 
     files = expand_files("embed.fasta", fasta, FASTA_SUFFIXES)
     check_apart("embed.out", out, {"--fasta": files})
     engine.check("embed", out)
     from genomics.commands.opening import load_dna_run
+    from genomics.sequence import DNATokenizer
     from seqdiff.backbones import require_layer
     from seqdiff.run import check_readable
     from seqdiff.run import embed as embed_rows
 
-    trained = load_dna_run("embed", run, engine.place("embed", device))
+    trained = load_dna_run("embed", run, engine.place("embed", device), FASTA_UNITS)
     backbone = trained.denoiser.backbone
     pooled = pooling == "mean"
     require_layer("embed", layer, backbone.num_layers)
-    records = {record.name: record.ids for record in read_records(files)}
+    if trained.tokenizer.fingerprint == DNATokenizer().fingerprint:
+        records = {record.name: record.ids for record in read_records(files)}
+    else:
+        records = {name: trained.tokenizer.encode(text) for name, text in read_strings(files)}
     try:
         check_readable("embed", trained, records, pooled=pooled)
     except ValueError as error:
@@ -86,7 +93,7 @@ def embed(
     width, which = vectors[0].shape[-1], "the last layer, normalised"
     if layer is not None:
         which = f"{layer} of {backbone.num_layers} layers"
-    each = "record" if pooled else "base"
+    each = "record" if pooled else trained.datamodule.token_name
     noun = "record" if len(records) == 1 else "records"
     say(f"{out}: {len(records):,} {noun}, {width} numbers per {each}, after {which}")
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
 
 from genomics.sequence import DNATokenizer
 from seqdiff.cells import say
+from seqdiff.data import CountingTokenizer
 from seqdiff.run import Run, guide, load
 
 
-def load_dna_run(command: str, directory: Path, device: torch.device) -> Run:
+def load_dna_run(
+    command: str, directory: Path, device: torch.device, units: Collection[str] = ()
+) -> Run:
     """Load a run on DNA, for use without a label.
 
     Args:
         command: Name of the command, for error messages.
-        directory: Run directory.
+        directory: Run directory or hub folder.
         device: Device of the network.
+        units: Units of tokenizers with other tokens than single bases that will do.
 
     Raises:
         FileNotFoundError: See ``load``.
         ValueError: If the run is not on DNA, or the model needs a label; see ``load``.
     """
-    run = load(directory, device=device)
-    if run.tokenizer.fingerprint != DNATokenizer().fingerprint:
+    return as_dna_run(command, load(directory, device=device), units)
+
+
+def as_dna_run(command: str, run: Run, units: Collection[str] = ()) -> Run:
+    """Return a run on DNA, for use without a label; see ``load_dna_run``.
+
+    Raises:
+        ValueError: If the run is not on DNA, or the model needs a label.
+    """
+    tokenizer = run.tokenizer
+    counts = isinstance(tokenizer, CountingTokenizer) and tokenizer.unit in units
+    if not counts and run.tokenizer.fingerprint != DNATokenizer().fingerprint:
         raise ValueError(
-            f"{command}.directory must be a run on DNA, got {directory}, whose tokenizer is "
+            f"{command}.directory must be a run on DNA, got {run.directory}, whose tokenizer is "
             f"{run.tokenizer.fingerprint}; choose another run"
         )
     return guide(command, run, None)

@@ -4,6 +4,7 @@ from .downloads import fetch as fetch
 from .fasta import FastaRecord as FastaRecord
 from .fasta import check_file as check_file
 from .fasta import read_records as read_records
+from .fasta import read_strings as read_strings
 from .fasta import read_templates as read_templates
 from .fasta import read_text as read_text
 from .fasta import write_fasta as write_fasta
@@ -18,12 +19,18 @@ from .motifs import count_hits as count_hits
 from .motifs import read_motifs as read_motifs
 from .motifs import write_motifs as write_motifs
 from .records import FASTA_SUFFIXES as FASTA_SUFFIXES
+from .records import FASTA_UNITS as FASTA_UNITS
 from .tables import SequenceTable as SequenceTable
 from .tables import canonical as canonical
 from .tables import hashed_fraction as hashed_fraction
 from .tables import read_table as read_table
 from .tables import split_rows as split_rows
 from .tracks import Track as Track
+from .tracks import check_track as check_track
 from .tracks import open_track as open_track
+from .tracks import write_track as write_track
+from .vcf import InfoField as InfoField
 from .vcf import Variant as Variant
+from .vcf import annotated_header as annotated_header
+from .vcf import annotating_vcf as annotating_vcf
 from .vcf import read_vcf as read_vcf

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from genomics.sequence import ENCODE_TABLE, UPPER_TABLE, check_encoded, encode
+from genomics.sequence import ENCODE_TABLE, SEQUENCE_TABLE, UPPER_TABLE, check_encoded, encode
 from seqdiff.files import is_gzip, replacing
 
 _CHUNK = 1 << 22
@@ -133,17 +133,34 @@ def read_records(files: Iterable[Path]) -> Iterator[FastaRecord]:
         ValueError: If a file is not valid, see ``read_encoded``, or two files have a record of the
             same name.
     """
+    for path, name, ids in _records(files, ENCODE_TABLE):
+        yield FastaRecord(path, name, np.frombuffer(ids, np.uint8))
+
+
+def read_strings(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Stream the names and sequences of FASTA files of DNA or proteins, in upper case.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a file is not valid FASTA or has other characters than A to Z, ``*``, ``-``
+            and ``.``, or two files have a record of the same name.
+    """
+    for _, name, text in _records(files, SEQUENCE_TABLE):
+        yield name, text.decode("ascii")
+
+
+def _records(files: Iterable[Path], table: bytes) -> Iterator[tuple[Path, str, bytes]]:
+    """Stream whole records through a translation table."""
     found: dict[str, Path] = {}
     for path in files:
-        for name, pieces in groupby(read_encoded(path), key=itemgetter(0)):
+        for name, pieces in groupby(_read(path, table), key=itemgetter(0)):
             if name in found:
                 raise ValueError(
                     f"{path}: record {name!r}: two files must not have records of the same name, "
                     f"got one in {found[name]} too; rename it, or leave out a file"
                 )
             found[name] = path
-            ids = b"".join(piece for _, piece in pieces)
-            yield FastaRecord(path, name, np.frombuffer(ids, np.uint8))
+            yield path, name, b"".join(piece for _, piece in pieces)
 
 
 def read_templates(path: Path) -> list[tuple[str, str]]:
@@ -314,7 +331,13 @@ class _Parser:
             in_lines = text.replace(b"\n", b"N").replace(b"\r", b"N").translate(self._table)
             line = self._line(offset + in_lines.find(b"\xff"))
             where = f"{self._path}:{line}: record {self._name!r}"
-            check_encoded(ids, text.translate(None, b"\r\n"), where=where, offset=record[1])
+            check_encoded(
+                ids,
+                text.translate(None, b"\r\n"),
+                where=where,
+                offset=record[1],
+                residues=self._table is SEQUENCE_TABLE,
+            )
         record[1] += len(ids)
         self.place.bases += len(ids)
         return ids

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from seqdiff.data import Record
+from seqdiff.data import CountingTokenizer, Record
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import UInt8
+    from jaxtyping import Float64, UInt8
 
     from seqdiff.data import Tokenizer
 
 
-FASTA_SUFFIXES = ("fa", "fasta", "fna")
+FASTA_SUFFIXES = ("fa", "fasta", "fna", "faa")
+# Units of tokenizers whose strings are written in FASTA.
+FASTA_UNITS = ("base", "residue")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +28,13 @@ class FastaReader:
     Attributes:
         fasta: FASTA file, plain, gzip or bgzip, or a folder or glob of them; N and IUPAC codes are
             context and not counted.
+        bed: BED file of intervals of --fasta, which is then one genome: each interval is a record,
+            read from its strand.
         rc: mean scores both strands and averages their nats.
     """
 
     fasta: Path | None = None
+    bed: Path | None = None
     rc: Literal["none", "mean"] = "none"
     suffixes: ClassVar = FASTA_SUFFIXES
 
@@ -37,19 +42,66 @@ class FastaReader:
         """Read the records.
 
         Raises:
-            ValueError: If the model is not one of DNA, a file is not valid FASTA, or a name occurs
-                in two files.
+            ValueError: If the model is not one of DNA or proteins, both strands or intervals are
+                wanted of a model of other tokens than bases, a file is not valid FASTA or BED, a
+                name occurs in two files, or there is a BED file beside several FASTA files.
         """
-        from genomics.io.fasta import read_records
+        from genomics.io.fasta import read_records, read_strings
         from genomics.sequence import DNATokenizer
 
         if tokenizer.fingerprint != DNATokenizer().fingerprint:
-            raise ValueError(
-                f"score.fasta must be scored by a model of DNA, got a run whose tokenizer is "
-                f"{tokenizer.fingerprint}; choose another run"
-            )
+            if not (isinstance(tokenizer, CountingTokenizer) and tokenizer.unit in FASTA_UNITS):
+                raise ValueError(
+                    f"score.fasta must be scored by a model of DNA or proteins, got a run whose "
+                    f"tokenizer is {tokenizer.fingerprint}; choose another run"
+                )
+            if self.rc == "mean":
+                raise ValueError(
+                    "score.rc must be none for a model whose tokens are not single bases, got "
+                    "mean; leave it out"
+                )
+            if self.bed is not None:
+                raise ValueError(
+                    f"score.bed must be left out for a model whose tokens are not single bases, "
+                    f"got {self.bed}; write the intervals to a FASTA file"
+                )
+            read = read_strings(files)
+            return [Record(name, (tokenizer.encode(text),)) for name, text in read]
         both = self.rc == "mean"
+        if self.bed is not None:
+            return [_record(name, ids, both=both) for name, ids in _regions(files, self.bed)]
         return [_record(name, ids, both=both) for _, name, ids in read_records(files)]
+
+    def check_tracks(self, path: Path) -> None:
+        """See ``check_track``."""
+        from genomics.io.tracks import check_track
+
+        check_track("score.tracks", path)
+
+    def write_tracks(self, path: Path, values: Mapping[str, Float64[np.ndarray, " L"]]) -> None:
+        """See ``write_track``."""
+        from genomics.io.tracks import write_track
+
+        write_track(path, values)
+
+
+def _regions(files: Sequence[Path], bed: Path) -> Iterator[tuple[str, UInt8[np.ndarray, " L"]]]:
+    """Read intervals of a genome, named as by ``bedtools getfasta -s -name``."""
+    from genomics.io.bed import read_intervals
+    from genomics.io.genome import load_genome
+    from genomics.sequence import reverse_complement
+
+    if len(files) != 1:
+        raise ValueError(
+            f"score.bed must go with one FASTA file, got {len(files):,}; name the genome"
+        )
+    genome = load_genome(files[0])
+    for found in read_intervals(bed, genome):
+        ids = genome.record(found.chrom)[found.start : found.end]
+        strand = "" if found.strand == "." else f"({found.strand})"
+        label = f"{found.name}::" if found.name else ""
+        name = f"{label}{found.chrom}:{found.start}-{found.end}{strand}"
+        yield name, reverse_complement(ids) if found.strand == "-" else ids
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
@@ -59,5 +111,5 @@ def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:
     opposite, mirrored = reverse_complement(ids), reads_backwards(ids)
     content, other = (opposite, ids) if mirrored else (ids, opposite)
     if both:
-        return Record(name, (content, other), content, (False, True))
+        return Record(name, (content, other), content, (False, True), (mirrored, not mirrored))
     return Record(name, (ids,), content, (mirrored,))

@@ -1,4 +1,4 @@
-"""Values along a genome, from bigWig and bedGraph files."""
+"""Values along a genome, in bigWig and bedGraph files."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 
 from genomics.io.fasta import check_file
 from genomics.io.genome import describe_names
 from seqdiff.cells import describe_error
 from seqdiff.extras import require_extra
-from seqdiff.files import content_digest, is_gzip, make_cache_folder, replacing
+from seqdiff.files import check_parent, content_digest, is_gzip, make_cache_folder, replacing
 
 _BIGWIG = (".bw", ".bigwig")
 _MAGIC = (b"\x26\xfc\x8f\x88", b"\x88\x8f\xfc\x26")  # in either byte order
@@ -134,13 +134,12 @@ def open_track(path: str | Path, lengths: Mapping[str, int], used: Collection[st
 
 def _converted(source: Path, lengths: Mapping[str, int]) -> Path:
     """Return the bigWig file of a bedGraph file, from the cache or converted now."""
-    library = require_extra("pybigtools", "data.tracks", "genomics")
+    require_extra("pybigtools", "data.tracks", "genomics")
     folder = make_cache_folder()
     genome = hashlib.sha256(repr(sorted(lengths.items())).encode()).hexdigest()[:16]
     target = folder / f"{content_digest(source, folder)}-{genome}.bw"
     if target.exists():
         return target
-    failures: list[BaseException] = []
     rows = _bedgraph(source, lengths)
     first = next(rows, None)
     if first is None:
@@ -148,18 +147,70 @@ def _converted(source: Path, lengths: Mapping[str, int]) -> Path:
             f"{source}: must have a value on a chromosome of the FASTA file, "
             f"{describe_names(tuple(lengths))}, got none; use matching names"
         )
+    with replacing(target) as temporary:
+        _write_bigwig(temporary, lengths, chain([first], rows))
+    return target
 
-    def remaining() -> Iterator[Value]:
+
+def _write_bigwig(path: Path, lengths: Mapping[str, int], rows: Iterable[Value]) -> None:
+    library = require_extra("pybigtools", "the track", "genomics")
+    failures: list[BaseException] = []
+
+    def guarded() -> Iterator[Value]:
         try:
             yield from rows
         except BaseException as error:  # the writer would print it and finish the file
             failures.append(error)
 
-    with replacing(target) as temporary:
-        library.open(str(temporary), "w").write(dict(lengths), chain([first], remaining()))
-        if failures:
-            raise failures[0]
-    return target
+    library.open(str(path), "w").write(dict(lengths), guarded())
+    if failures:
+        raise failures[0]
+
+
+def check_track(owner: str, path: Path) -> None:
+    """Check, before slow work, that ``write_track`` can write a file.
+
+    Args:
+        owner: Name of the argument, for the message.
+        path: The file.
+
+    Raises:
+        OSError: If its folder does not exist or cannot be written to.
+        ValueError: If the name has another ending, or pybigtools is not installed.
+    """
+    if not path.name.lower().endswith((*_BIGWIG, *_BEDGRAPH)):
+        raise ValueError(
+            f"{owner} must end in .bw, .bigWig, .bedGraph, .bdg or .bg, got {path}; rename it"
+        )
+    check_parent(owner, path)
+    if path.name.lower().endswith(_BIGWIG):
+        require_extra("pybigtools", owner, "genomics")
+
+
+def write_track(path: Path, values: Mapping[str, Float64[np.ndarray, " L"]]) -> None:
+    """Write a value for each position of sequences, as bigWig or bedGraph by the suffix.
+
+    bigWig has single precision, bedGraph 6 significant digits.
+
+    Args:
+        path: File that ends in .bw or .bigWig, or in .bedGraph, .bdg or .bg; see ``check_track``.
+        values: The values of each sequence by its name, NaN where there is none.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    rows = (
+        (name, start, start + 1, float(track[start]))
+        for name, track in values.items()
+        for start in np.flatnonzero(~np.isnan(track)).tolist()
+    )
+    with replacing(path) as temporary:
+        if path.name.lower().endswith(_BIGWIG):
+            _write_bigwig(temporary, {name: len(track) for name, track in values.items()}, rows)
+        else:
+            with temporary.open("w", encoding="utf-8") as file:
+                for name, start, end, value in rows:
+                    file.write(f"{name}\t{start}\t{end}\t{value:.6g}\n")
 
 
 def _bedgraph(source: Path, lengths: Mapping[str, int]) -> Iterator[Value]:

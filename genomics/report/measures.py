@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt8
@@ -28,6 +30,7 @@ from genomics.sequence import (
 )
 
 _DIVERSITY_K = 12
+_GROUPS = 20
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Measure:
         unit: Unit or range.
         note: How to read it.
         values: Values by set (for lengths: samples and training rows); NaN if undefined.
+        errors: Standard errors over the choice of the sequences of each set, by ``jackknife``;
+            empty for measures without.
     """
 
     section: str
@@ -47,6 +52,7 @@ class Measure:
     unit: str
     note: str
     values: dict[str, float]
+    errors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +90,26 @@ class Measured:
     longest: dict[str, Int64[np.ndarray, " n"]]
     motifs: MotifTable | None
 
+    def undecided(self, one: str, other: str) -> tuple[list[str], int]:
+        """Find the measures that cannot tell two sets apart, for example a floor from a ceiling.
+
+        Args:
+            one: Name of a set.
+            other: Name of another set.
+
+        Returns:
+            The names of the measures whose two values differ by at most two standard errors of the
+            difference, and the number of measures that have errors of both.
+        """
+        found, total = [], 0
+        for each in self.measures:
+            error = math.hypot(each.errors.get(one, math.nan), each.errors.get(other, math.nan))
+            if math.isfinite(error):
+                total += 1
+                if abs(each.values[one] - each.values[other]) <= 2 * error:
+                    found.append(each.name)
+        return found, total
+
 
 def gc_content(rows: Rows) -> Float64[np.ndarray, " n"]:
     """Fraction of G and C among the known bases of each row; NaN without any."""
@@ -110,6 +136,74 @@ def distinct_rows(rows: Rows) -> float:
     return len(distinct) / len(rows)
 
 
+def jackknife(estimates: Sequence[float]) -> float:
+    """Standard error of an estimate by the delete-a-group jackknife; NaN if one is undefined.
+
+    Source: Shao and Tu 1995, The Jackknife and Bootstrap, section 2.3, for groups of equal size.
+
+    Args:
+        estimates: The estimate without each of at least two groups of sequences.
+    """
+    found, count = np.asarray(estimates), len(estimates)
+    return math.sqrt((count - 1) / count * ((found - found.mean()) ** 2).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What is measured of a set, or of a set without some of its sequences.
+
+    Attributes:
+        gc: GC content of each sequence with a known base.
+        spectra: k-mer counts of both strands.
+        hits: Hits of each motif in as many bases as the whole set has.
+        overlap: Matches with the training sequence; ``None`` for the real windows.
+    """
+
+    gc: np.ndarray
+    spectra: Spectra
+    hits: np.ndarray
+    overlap: Overlap | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Set:
+    """A set of sequences, as a whole and without each of its groups."""
+
+    whole: _Part
+    parts: list[_Part]
+
+    @classmethod
+    def of(cls, rows: Rows, motifs: list[MotifScores], overlap: Overlap | None) -> _Set:
+        groups = np.array_split(np.arange(len(rows)), min(_GROUPS, len(rows)))
+        members = [[rows[i] for i in group.tolist()] for group in groups]
+        counts = [merge_strands(count_kmers(join(group))) for group in members]
+        hits = np.stack([count_hits(motifs, group) for group in members])
+        bases = np.array([sum(map(len, group)) for group in members])
+        gc = gc_content(rows)
+
+        def part(left_out: int | None) -> _Part:
+            chosen = [i for i in range(len(groups)) if i != left_out]
+            numbers = np.concatenate([groups[i] for i in chosen])
+            matches = None
+            if overlap is not None:
+                every = (overlap.longest, overlap.words, overlap.contained)
+                matches = Overlap(*(found[numbers] for found in every))
+            return _Part(
+                gc[numbers][np.isfinite(gc[numbers])],
+                tuple(np.sum(k, axis=0) for k in zip(*(counts[i] for i in chosen), strict=True)),
+                hits[chosen].sum(axis=0) * (bases.sum() / bases[chosen].sum()),
+                matches,
+            )
+
+        return cls(part(None), [part(number) for number in range(len(groups))])
+
+    def error(self, value: Callable[[_Part], float]) -> float:
+        """Return the standard error of a value; NaN if it is undefined without some group."""
+        if len(self.parts) < 2 or not all(part.spectra[-1].any() for part in self.parts):
+            return math.nan
+        return jackknife([value(part) for part in self.parts])
+
+
 def measure(
     sets: Sets,
     motifs: list[MotifScores] | None,
@@ -124,16 +218,10 @@ def measure(
         seed: Seed of the discriminator's folds.
         on_progress: Called after each part.
     """
-    every = {"real": sets.real, **sets.others}
     lengths = {
         "samples": np.array([len(row) for row in sets.others["samples"]]),
         "training rows": sets.training_lengths,
     }
-    spectra = {name: merge_strands(count_kmers(join(rows))) for name, rows in every.items()}
-    gc = {name: gc_content(rows) for name, rows in every.items()}
-    on_progress()
-    table = None if motifs is None else _motif_table(motifs, every)
-    on_progress()
     found = [row for rows in sets.others.values() for row in rows]
     matches = overlap(found, sets.training, word=MIN_LENGTH, on_progress=on_progress)
     parts = [
@@ -141,18 +229,52 @@ def measure(
         for part in (matches.longest, matches.words, matches.contained)
     ]
     overlaps = {name: Overlap(*rows) for name, *rows in zip(sets.others, *parts, strict=True)}
+    on_progress()
+    scored = motifs or []
+    real = _Set.of(sets.real, scored, None)
+    others = {name: _Set.of(rows, scored, overlaps[name]) for name, rows in sets.others.items()}
+    on_progress()
+    every = {"real": real, **others}
+    table = None if motifs is None else _motif_table(motifs, every, sum(map(len, sets.real)))
+
+    def compute(quantity: _Quantity) -> Measure:
+        section, name, unit, note, value = quantity
+        values = {key: value(found.whole) for key, found in others.items()}
+        errors = {key: found.error(value) for key, found in others.items()}
+        return Measure(section, name, unit, note, values, errors)
+
     measures = [
         *_lengths(lengths),
-        *_composition(gc),
-        *_spectra(spectra),
-        *([] if table is None else _motif_measures(table)),
+        *map(compute, _composition(real.whole)),
+        *map(compute, _spectra(real.whole)),
+        *([] if motifs is None else [compute(_enrichment(len(motifs), real.whole))]),
         _discriminator(sets, seed),
         *_diversity(sets.others),
-        *_memorisation(overlaps),
+        _longest(overlaps),
+        *map(compute, _memorisation()),
     ]
     on_progress()
-    longest = {name: found.longest for name, found in overlaps.items()}
-    return Measured(measures, lengths, spectra, gc, longest, table)
+    return Measured(
+        measures,
+        lengths,
+        {name: found.whole.spectra for name, found in every.items()},
+        {
+            "real": gc_content(sets.real),
+            **{name: gc_content(rows) for name, rows in sets.others.items()},
+        },
+        {name: found.longest for name, found in overlaps.items()},
+        table,
+    )
+
+
+class _Quantity(NamedTuple):
+    """A measure, see ``Measure``, and how it is computed from a part of a set."""
+
+    section: str
+    name: str
+    unit: str
+    note: str
+    value: Callable[[_Part], float]
 
 
 def _lengths(lengths: dict[str, np.ndarray]) -> Iterator[Measure]:
@@ -167,59 +289,64 @@ def _lengths(lengths: dict[str, np.ndarray]) -> Iterator[Measure]:
         yield Measure("Length", name, "bases", "", values)
 
 
-def _composition(gc: dict[str, np.ndarray]) -> Iterator[Measure]:
+def _composition(real: _Part) -> Iterator[_Quantity]:
     section = "Composition"
-    real = gc["real"][np.isfinite(gc["real"])]
-    others = {name: found[np.isfinite(found)] for name, found in gc.items() if name != "real"}
-    means = {name: float(100 * found.mean()) for name, found in others.items()}
-    note = f"the real windows have {100 * real.mean():.2f}"
-    yield Measure(section, "GC content, mean", "%", note, means)
-    spreads = {name: float(100 * found.std(ddof=1)) for name, found in others.items()}
-    note = f"the real windows have {100 * real.std(ddof=1):.2f}"
-    yield Measure(section, "GC content, standard deviation over sequences", "%", note, spreads)
-    distances = {
-        name: float(np.asarray(ks_2samp(found, real))[0]) for name, found in others.items()
-    }
+    note = f"the real windows have {100 * real.gc.mean():.2f}"
+    yield _Quantity(
+        section, "GC content, mean", "%", note, lambda part: float(100 * part.gc.mean())
+    )
+    note = f"the real windows have {100 * real.gc.std(ddof=1):.2f}"
+    name = "GC content, standard deviation over sequences"
+    yield _Quantity(section, name, "%", note, lambda part: float(100 * part.gc.std(ddof=1)))
+    name = "GC content, Kolmogorov-Smirnov distance"
     note = "0 if the distributions are equal"
-    yield Measure(section, "GC content, Kolmogorov-Smirnov distance", "0 to 1", note, distances)
-
-
-def _spectra(spectra: dict[str, Spectra]) -> Iterator[Measure]:
-    section = "k-mer spectra, both strands"
-    others = {name: found for name, found in spectra.items() if name != "real"}
-    for k in range(1, MAX_K + 1):
-        real = spectra["real"][k - 1]
-        values = {name: js_divergence(found[k - 1], real) for name, found in others.items()}
-        note = "0 if the spectra are equal"
-        yield Measure(section, f"{k}-mers, Jensen-Shannon divergence", "bits, 0 to 1", note, values)
-    # On both strands single bases have two frequencies, whose correlation is always 1 or -1.
-    for k in range(2, MAX_K + 1):
-        real = spectra["real"][k - 1]
-        values = {name: pearson(found[k - 1], real) for name, found in others.items()}
-        note = "1 if the spectra are proportional"
-        yield Measure(section, f"{k}-mers, Pearson correlation", "-1 to 1", note, values)
-
-
-def _motif_table(motifs: list[MotifScores], every: dict[str, Rows]) -> MotifTable:
-    counts = {name: count_hits(motifs, rows) for name, rows in every.items()}
-    bases = sum(map(len, every["real"]))
-    return MotifTable(
-        [motif.name for motif in motifs],
-        {name: 1000 * found / bases for name, found in counts.items()},
-        {
-            name: np.log2((found + 0.5) / (counts["real"] + 0.5))
-            for name, found in counts.items()
-            if name != "real"
-        },
+    yield _Quantity(
+        section, name, "0 to 1", note, lambda part: float(np.asarray(ks_2samp(part.gc, real.gc))[0])
     )
 
 
-def _motif_measures(table: MotifTable) -> Iterator[Measure]:
-    section = "Motifs, both strands"
-    gaps = {name: float(np.abs(found).mean()) for name, found in table.enrichment.items()}
-    count = len(table.names)
-    name = f"mean |enrichment| over {count:,} motif{'s' * (count != 1)}"
-    yield Measure(section, name, "log2", "0 if as frequent as in real windows", gaps)
+def _spectra(real: _Part) -> Iterator[_Quantity]:
+    section = "k-mer spectra, both strands"
+    for k in range(1, MAX_K + 1):
+        yield _Quantity(
+            section,
+            f"{k}-mers, Jensen-Shannon divergence",
+            "bits, 0 to 1",
+            "0 if the spectra are equal",
+            lambda part, k=k: js_divergence(part.spectra[k - 1], real.spectra[k - 1]),
+        )
+    # On both strands single bases have two frequencies, whose correlation is always 1 or -1.
+    for k in range(2, MAX_K + 1):
+        yield _Quantity(
+            section,
+            f"{k}-mers, Pearson correlation",
+            "-1 to 1",
+            "1 if the spectra are proportional",
+            lambda part, k=k: pearson(part.spectra[k - 1], real.spectra[k - 1]),
+        )
+
+
+def _log_ratio(part: _Part, real: _Part) -> Float64[np.ndarray, " motifs"]:
+    return np.log2((part.hits + 0.5) / (real.hits + 0.5))
+
+
+def _motif_table(motifs: list[MotifScores], every: dict[str, _Set], bases: int) -> MotifTable:
+    real = every["real"].whole
+    return MotifTable(
+        [motif.name for motif in motifs],
+        {name: 1000 * found.whole.hits / bases for name, found in every.items()},
+        {name: _log_ratio(found.whole, real) for name, found in every.items() if name != "real"},
+    )
+
+
+def _enrichment(count: int, real: _Part) -> _Quantity:
+    return _Quantity(
+        "Motifs, both strands",
+        f"mean |enrichment| over {count:,} motif{'s' * (count != 1)}",
+        "log2",
+        "0 if as frequent as in real windows",
+        lambda part: float(np.abs(_log_ratio(part, real)).mean()),
+    )
 
 
 def _discriminator(sets: Sets, seed: int) -> Measure:
@@ -242,12 +369,25 @@ def _diversity(sets: dict[str, Rows]) -> Iterator[Measure]:
     yield Measure(section, name, "%", "far below real if the model repeats itself", kmers)
 
 
-def _memorisation(overlaps: dict[str, Overlap]) -> Iterator[Measure]:
-    section = "Memorisation, both strands of the training sequence"
+_COPIES = "Memorisation, both strands of the training sequence"
+_COPIED = "far above real vs real if sequences are copied"
+
+
+def _longest(overlaps: dict[str, Overlap]) -> Measure:
     most = {name: float(found.longest.max()) for name, found in overlaps.items()}
-    note = "far above real vs real if sequences are copied"
-    yield Measure(section, "longest exact match", "bases", note, most)
-    means = {name: float(found.longest.mean()) for name, found in overlaps.items()}
-    yield Measure(section, "longest exact match, mean over sequences", "bases", note, means)
-    contained = {name: 100 * found.containment for name, found in overlaps.items()}
-    yield Measure(section, f"{MIN_LENGTH}-mers in the training sequence", "%", note, contained)
+    return Measure(_COPIES, "longest exact match", "bases", _COPIED, most)
+
+
+def _memorisation() -> Iterator[_Quantity]:
+    def mean(part: _Part) -> float:
+        assert part.overlap is not None
+        return float(part.overlap.longest.mean())
+
+    def contained(part: _Part) -> float:
+        assert part.overlap is not None
+        return 100 * part.overlap.containment
+
+    name = "longest exact match, mean over sequences"
+    yield _Quantity(_COPIES, name, "bases", _COPIED, mean)
+    name = f"{MIN_LENGTH}-mers in the training sequence"
+    yield _Quantity(_COPIES, name, "%", _COPIED, contained)

@@ -77,6 +77,7 @@ def numbers(about: About, seed: int, measured: Measured, curves: Curves) -> dict
                 "unit": found.unit,
                 "note": found.note,
                 "values": {name: _number(value) for name, value in found.values.items()},
+                "errors": {name: _number(error) for name, error in found.errors.items()},
             }
             for found in measured.measures
         ],
@@ -208,7 +209,7 @@ def write_page(
         figures: SVG by name.
         drawn: Caption for the sequence in the denoising figure.
     """
-    parts = [_introduction(about)]
+    parts = [_introduction(about), _power(about, measured)]
     for section in dict.fromkeys(found.section for found in measured.measures):
         chosen = [found for found in measured.measures if found.section == section]
         parts.append(f"<h2>{escape(section)}</h2>")
@@ -272,6 +273,24 @@ def _introduction(about: About) -> str:
     return text
 
 
+def _power(about: About, measured: Measured) -> str:
+    """Say what the number of sequences suffices for."""
+    undecided, total = measured.undecided("real vs real", f"Markov order {about.order}")
+    text = (
+        "± is the standard error over the choice of a set's sequences, by a jackknife over up to "
+        "20 groups of them."
+    )
+    if not undecided:
+        return f"<p>{text}</p>"
+    text += (
+        f" With {len(measured.lengths['samples']):,} sequences, {len(undecided)} of the {total} "
+        "numbers with an error cannot tell real DNA from the Markov chain, because real vs real "
+        "and the chain differ by at most two standard errors. These numbers say little about the "
+        f"samples: {', '.join(undecided)}. Draw more samples."
+    )
+    return f"<p{' class=warn' if 2 * len(undecided) > total else ''}>{escape(text)}</p>"
+
+
 def _figures(figures: Mapping[str, str], names: Sequence[str]) -> str:
     return html_figures([(figures[name], _CAPTIONS[name]) for name in names if name in figures])
 
@@ -296,7 +315,7 @@ def _table(measures: Sequence[Measure]) -> str:
         (
             found.name,
             "; ".join(filter(None, (found.unit, found.note))),
-            {k: spell(v) for k, v in found.values.items()},
+            {k: spell_estimate(v, found.errors.get(k)) for k, v in found.values.items()},
         )
         for found in measures
     ]
@@ -365,6 +384,18 @@ def _floors(curves: Curves) -> str:
         "exact for an autoregressive run; train is what the objective minimises."
     )
     return f"<p>{escape(text)}</p>\n" + html_table("", rows)
+
+
+def spell_estimate(value: float, error: float | None) -> str:
+    """Format a number and its standard error, both with as many decimals as the error needs."""
+    if error is None or not math.isfinite(error) or not math.isfinite(value):
+        return spell(value)
+    if error == 0:
+        return f"{spell(value)} ± 0"
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    if decimals > 6:
+        return f"{spell(value)} ± {error:.1e}"
+    return f"{value:,.{decimals}f} ± {error:,.{decimals}f}"
 
 
 def spell(value: float) -> str:

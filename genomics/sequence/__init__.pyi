@@ -2,6 +2,7 @@ from .alphabet import BASES as BASES
 from .alphabet import ENCODE_TABLE as ENCODE_TABLE
 from .alphabet import IUPAC as IUPAC
 from .alphabet import MASK_ID as MASK_ID
+from .alphabet import SEQUENCE_TABLE as SEQUENCE_TABLE
 from .alphabet import UPPER_TABLE as UPPER_TABLE
 from .alphabet import DNATokenizer as DNATokenizer
 from .alphabet import check_encoded as check_encoded

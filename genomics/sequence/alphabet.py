@@ -37,22 +37,32 @@ def _table(values: dict[str, int]) -> bytes:
 
 ENCODE_TABLE = _table({code: min(i, MASK_ID) for i, code in enumerate(IUPAC)})
 UPPER_TABLE = _table({code: ord(code) for code in IUPAC})
+# Codes of bases, residues, gaps and stops, in upper case.
+SEQUENCE_TABLE = _table({code: ord(code) for code in "ABCDEFGHIJKLMNOPQRSTUVWXYZ*-."})
 _ALLOWED = np.array([[base in IUPAC.get(chr(i), "") for base in BASES] for i in range(256)])
 
 
-def check_encoded(ids: bytes, text: bytes, *, where: str, offset: int = 0) -> None:
-    """Check that ``ENCODE_TABLE`` or ``UPPER_TABLE`` mapped no character to ``INVALID``.
+def check_encoded(
+    ids: bytes, text: bytes, *, where: str, offset: int = 0, residues: bool = False
+) -> None:
+    """Check that a table mapped no character to ``INVALID``.
 
     Args:
         ids: The translated text.
         text: The original text, to name the first invalid character.
         where: File and record, for the error message.
         offset: Bases of the record before ``text``.
+        residues: Whether the table was ``SEQUENCE_TABLE``, which takes residues too.
 
     Raises:
-        ValueError: If a character is not an IUPAC nucleotide code.
+        ValueError: If a character is not an IUPAC nucleotide code, or not a residue.
     """
     index = ids.find(INVALID)
+    if index >= 0 and residues:
+        raise ValueError(
+            f"{where}: {chr(text[index])!r} at offset {offset + index} (0-based) is no base or "
+            "residue; use A to Z, * or -"
+        )
     if index >= 0:
         raise ValueError(
             f"{where}: {chr(text[index])!r} at offset {offset + index} (0-based, in bases of the "

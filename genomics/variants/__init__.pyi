@@ -1,9 +1,13 @@
 from .effects import AlleleWindows as AlleleWindows
+from .effects import SharedWindow as SharedWindow
 from .effects import allele_windows as allele_windows
 from .effects import likelihood_ratios as likelihood_ratios
 from .effects import masked_marginals as masked_marginals
 from .effects import mutate_records as mutate_records
 from .effects import mutation_effects as mutation_effects
+from .effects import share_windows as share_windows
+from .effects import shared_marginals as shared_marginals
+from .table import INFO_FIELDS as INFO_FIELDS
 from .table import Scoring as Scoring
 from .table import survey as survey
 from .table import write_table as write_table

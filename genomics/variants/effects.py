@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, UInt8
+from jaxtyping import Bool, Float64, Int64, UInt8
 
 from genomics.io import Genome, Variant, describe_names
 from genomics.sequence import (
@@ -23,10 +23,12 @@ from genomics.sequence import (
     device_of,
     encode,
     masked_log_probs,
+    reverse_complement,
 )
 from seqdiff.denoiser import Denoiser
 from seqdiff.likelihood import Estimator, contrast
 from seqdiff.run import Engine, Run, Shard
+from seqdiff.run import masked_marginals as string_marginals
 
 _BATCHES_PER_SHARD = 8
 
@@ -173,7 +175,7 @@ def likelihood_ratios(
     """
     device = device_of(denoiser)
     found: dict[int, LikelihoodRatio] = {}
-    for indices in _by_length(windows):
+    for indices in _by_length([pair.ref for pair in windows]):
         refs, alts = [windows[i].ref for i in indices], [windows[i].alt for i in indices]
         difference = contrast(
             denoiser,
@@ -210,36 +212,199 @@ def masked_marginals(
     Returns:
         Nats, or ``None`` for alleles that differ in length.
     """
+    # Alternative alleles at one site need one network call.
+    sites: dict[tuple[bytes, bytes], list[int]] = {}
+    rows: list[tuple[np.ndarray, np.ndarray]] = []
+    for index, pair in enumerate(windows):
+        if pair.changed is None:
+            continue
+        group = sites.setdefault((pair.ref.tobytes(), pair.changed.tobytes()), [])
+        if not group:
+            rows.append((pair.ref, pair.changed))
+        group.append(index)
     scores: list[float | None] = [None] * len(windows)
-    for indices in _by_length(windows):
-        # Alternative alleles at one site need one network call.
-        sites: dict[tuple[bytes, bytes], list[int]] = {}
-        for index in indices:
+    found = _masked_rows(denoiser, rows, batch_size)
+    for group, log_probs in zip(sites.values(), found, strict=True):
+        for index in group:
             pair = windows[index]
-            if pair.changed is not None:
-                key = (pair.ref.tobytes(), pair.changed.tobytes())
-                sites.setdefault(key, []).append(index)
-        groups = list(sites.items())
-        for first in range(0, len(groups), batch_size):
-            part = groups[first : first + batch_size]
-            ref = np.stack([np.frombuffer(ref, np.uint8) for (ref, _), _ in part])
-            masked = np.stack([np.frombuffer(changed, bool) for (_, changed), _ in part])
-            log_probs = masked_log_probs(denoiser, ref, masked)
-            ends = masked.sum(axis=1).cumsum()[:-1]
-            for (_, group), found in zip(part, np.split(log_probs, ends), strict=True):
-                number = np.arange(len(found))
-                for index in group:
-                    pair = windows[index]
-                    alt, old = pair.alt[pair.changed], pair.ref[pair.changed]
-                    scores[index] = float((found[number, alt] - found[number, old]).sum())
+            scores[index] = _gain(log_probs, pair.ref[pair.changed], pair.alt[pair.changed])
     return scores
 
 
-def _by_length(windows: Sequence[AlleleWindows]) -> list[list[int]]:
-    """Group the indices of windows by length, so that no window is padded."""
+class SharedWindow(NamedTuple):
+    """A window of a genome in which the bases that some variants change are masked together.
+
+    Attributes:
+        ref: Ids ``0..4`` of the reference.
+        masked: The masked positions.
+        variants: Number of each variant in the list that ``share_windows`` was given.
+        changed: For each variant, the numbers of its bases among the masked ones.
+        alts: For each variant, the ids of its alternative allele at these bases.
+    """
+
+    ref: UInt8[np.ndarray, " W"]
+    masked: Bool[np.ndarray, " W"]
+    variants: list[int]
+    changed: list[Int64[np.ndarray, " n"]]
+    alts: list[UInt8[np.ndarray, " n"]]
+
+
+def share_windows(
+    variants: Sequence[Variant], genome: Genome, window: int, spacing: int
+) -> list[SharedWindow]:
+    """Assign variants to windows, so that sites that are far enough apart are masked together.
+
+    A window takes sites, from left to right, that lie within half of its length. It is centred on
+    them, except near the ends of the chromosome. The window of a single site is that of
+    ``allele_windows``.
+
+    Args:
+        variants: Alleles as long as their references, for which ``refusal`` returns ``None``.
+        genome: The genome.
+        window: Bases of a window.
+        spacing: Smallest distance between the bases of two sites in a window; 1 for neighbours.
+    """
+    alleles: dict[_Site, list[tuple[int, np.ndarray]]] = {}
+    for number, variant in enumerate(variants):
+        ref, alt = encode(variant.ref), encode(variant.alt)
+        (changed,) = (ref != alt).nonzero()
+        place = tuple((variant.start + changed).tolist())
+        site = _Site(variant.chrom, variant.start, _end(variant), place)
+        alleles.setdefault(site, []).append((number, alt[changed]))
+    groups: list[list[_Site]] = []
+    near: list[list[_Site]] = []
+    for site in sorted(alleles):
+        half = min(window, len(genome.record(site.chrom))) // 2
+        near = [g for g in near if g[0].chrom == site.chrom and site.end - g[0].start <= half]
+        free = (g for g in near if site.start - (g[-1].end - 1) >= spacing)
+        if (group := next(free, None)) is None:
+            group = []
+            near.append(group)
+            groups.append(group)
+        group.append(site)
+    return [_share(group, alleles, genome, window) for group in groups]
+
+
+class _Site(NamedTuple):
+    """Bases that alleles change."""
+
+    chrom: str
+    start: int
+    end: int
+    changed: tuple[int, ...]
+
+
+def _share(
+    group: list[_Site],
+    alleles: dict[_Site, list[tuple[int, np.ndarray]]],
+    genome: Genome,
+    window: int,
+) -> SharedWindow:
+    chromosome = genome.record(group[0].chrom)
+    size = min(window, len(chromosome))
+    start, end = group[0].start, group[-1].end
+    first = min(max(0, start - (size - (end - start)) // 2), len(chromosome) - size)
+    places = np.array([place for site in group for place in site.changed]) - first
+    masked = np.zeros(size, dtype=bool)
+    masked[places] = True
+    shared = SharedWindow(np.array(chromosome[first : first + size]), masked, [], [], [])
+    before = 0
+    for site in group:
+        numbers = np.arange(before, before + len(site.changed))
+        before += len(site.changed)
+        for variant, alt in alleles[site]:
+            shared.variants.append(variant)
+            shared.changed.append(numbers)
+            shared.alts.append(alt)
+    return shared
+
+
+def shared_marginals(
+    denoiser: Denoiser,
+    windows: Sequence[SharedWindow],
+    *,
+    batch_size: int = 32,
+    progress: Callable[[float], object] | None = None,
+) -> list[float]:
+    """Compute ``masked_marginals`` with the other variants of each window masked too.
+
+    Args:
+        denoiser: The model in eval mode.
+        windows: All windows of ``share_windows``.
+        batch_size: Maximum number of rows per network call.
+        progress: Called with the fraction of the windows that are done.
+
+    Returns:
+        Nats, in the order of the variants.
+    """
+    scores: dict[int, float] = {}
+    rows = [(shared.ref, shared.masked) for shared in windows]
+    found = _masked_rows(denoiser, rows, batch_size, progress)
+    for shared, log_probs in zip(windows, found, strict=True):
+        old = shared.ref[shared.masked]
+        for variant, changed, alt in zip(shared.variants, shared.changed, shared.alts, strict=True):
+            scores[variant] = _gain(log_probs[changed], old[changed], alt)
+    return [scores[number] for number in range(len(scores))]
+
+
+def _masked_rows(
+    denoiser: Denoiser,
+    rows: Sequence[tuple[np.ndarray, np.ndarray]],
+    batch_size: int,
+    progress: Callable[[float], object] | None = None,
+) -> list[Float64[np.ndarray, "n 4"]]:
+    """Compute ``masked_log_probs`` of rows of any lengths, each with its masked positions."""
+    found: dict[int, np.ndarray] = {}
+    for indices in _by_length([ref for ref, _ in rows]):
+        for first in range(0, len(indices), batch_size):
+            part = indices[first : first + batch_size]
+            ref, masked = (np.stack(side) for side in zip(*(rows[i] for i in part), strict=True))
+            ends = masked.sum(axis=1).cumsum()[:-1]
+            log_probs = np.split(masked_log_probs(denoiser, ref, masked), ends)
+            found |= zip(part, log_probs, strict=True)
+            if progress is not None:
+                progress(len(found) / len(rows))
+    return [found[index] for index in range(len(rows))]
+
+
+def _gain(log_probs: Float64[np.ndarray, "n 4"], ref: np.ndarray, alt: np.ndarray) -> float:
+    number = np.arange(len(log_probs))
+    return float((log_probs[number, alt] - log_probs[number, ref]).sum())
+
+
+def token_marginals(
+    run: Run, windows: Sequence[AlleleWindows], *, batch_size: int = 32
+) -> list[float | None]:
+    """Do what ``masked_marginals`` does for a model whose tokens are several bases long.
+
+    See ``seqdiff.run.masked_marginals`` for the tokens that are masked.
+
+    Args:
+        run: The model.
+        windows: Windows of any lengths.
+        batch_size: Maximum number of rows per network call.
+
+    Returns:
+        Nats, averaged over both strands; ``None`` for alleles that differ in length.
+    """
+    chosen = [number for number, pair in enumerate(windows) if pair.changed is not None]
+    pairs = [
+        (decode(turn(windows[number].ref)), decode(turn(windows[number].alt)))
+        for number in chosen
+        for turn in (np.asarray, reverse_complement)
+    ]
+    found = np.array(string_marginals(run, pairs, batch_size=batch_size)).reshape(-1, STRANDS)
+    scores: list[float | None] = [None] * len(windows)
+    for number, score in zip(chosen, found.mean(axis=1).tolist(), strict=True):
+        scores[number] = score
+    return scores
+
+
+def _by_length(rows: Sequence[np.ndarray]) -> list[list[int]]:
+    """Group the indices of rows by length, so that no row is padded."""
     indices: dict[int, list[int]] = {}
-    for index, pair in enumerate(windows):
-        indices.setdefault(len(pair.ref), []).append(index)
+    for index, row in enumerate(rows):
+        indices.setdefault(len(row), []).append(index)
     return list(indices.values())
 
 

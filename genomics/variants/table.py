@@ -1,31 +1,40 @@
-"""Score the alleles of VCF files into a table with one row per alternative allele."""
+"""Score the alleles of VCF files into a table with one row per alternative allele.
+
+The scores can also be written into the INFO column of a copy of the files.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from genomics.io import Genome, Variant, read_vcf
+from genomics.io import Genome, InfoField, Variant, annotating_vcf, read_vcf
+from genomics.sequence import DNATokenizer
 from genomics.variants.effects import (
     AlleleWindows,
     Refusal,
+    SharedWindow,
     allele_windows,
     likelihood_ratios,
     masked_marginals,
     refusal,
+    share_windows,
+    shared_marginals,
+    token_marginals,
 )
 from seqdiff.cells import say
 from seqdiff.files import name_files
 from seqdiff.likelihood import Estimator
 from seqdiff.run import Engine, Run, Shard
-from seqdiff.tables import Cell, writing_table
+from seqdiff.tables import Cell, spell, writing_table
 
 _SCORES = ("llr", "standard_error", "low", "high", "marginal")
 COLUMNS = {
@@ -33,7 +42,21 @@ COLUMNS = {
     **dict.fromkeys(_SCORES, float),
     "status": str,
 }
+_DESCRIPTIONS = {
+    "llr": "Log-likelihood ratio of the window with ALT to the window with REF, in nats",
+    "standard_error": "Standard error of SEQDIFF_LLR",
+    "low": "Lower end of the 95% interval of SEQDIFF_LLR",
+    "high": "Upper end of the 95% interval of SEQDIFF_LLR",
+    "marginal": "Sum of log p(ALT) - log p(REF) over the changed bases when masked, in nats",
+}
+# Fields of an annotated VCF file: a value for each ALT, and the reasons where there is none.
+INFO_FIELDS = (
+    *(InfoField(f"SEQDIFF_{k.upper()}", "A", "Float", text) for k, text in _DESCRIPTIONS.items()),
+    InfoField("SEQDIFF_STATUS", ".", "String", "Whether each ALT was scored, or why it was not"),
+)
 _CHUNK = 256
+# With shared windows a shard is larger, because only its own variants share them.
+_SHARING_CHUNK, _SHARING_BASES = 4096, 1 << 24
 _LISTED = 10
 
 
@@ -69,6 +92,8 @@ class Scoring:
         marginal: Whether to compute masked-marginal scores.
         seed: Random seed.
         batch_size: Maximum number of rows per network call.
+        spacing: See ``share_windows``; for masked marginals alone. ``None`` masks each site in a
+            window of its own.
     """
 
     window: int
@@ -76,6 +101,14 @@ class Scoring:
     marginal: bool
     seed: int
     batch_size: int
+    spacing: int | None = None
+
+    @property
+    def chunk(self) -> int:
+        """Number of alleles of a shard."""
+        if self.spacing is None:
+            return _CHUNK
+        return max(_CHUNK, min(_SHARING_CHUNK, _SHARING_BASES // self.window))
 
 
 def survey(
@@ -162,6 +195,7 @@ def write_table(
     scoring: Scoring,
     *,
     total: int,
+    vcf_out: Path | None = None,
     engine: Engine | None = None,
 ) -> None:
     """Score VCF files with a progress bar and write the table atomically.
@@ -173,29 +207,53 @@ def write_table(
         run: The model.
         scoring: Settings of the scores.
         total: Number of alleles in the files, from ``survey``.
+        vcf_out: Copy of the VCF files with ``INFO_FIELDS``, see ``annotating_vcf``.
         engine: Where to compute; by default in this process.
 
     Raises:
         OSError: If the table cannot be written.
+        ValueError: If the files cannot be copied into one.
     """
     # The alleles of the shards whose results have not come yet.
     waiting: deque[tuple[_Allele, ...]] = deque()
 
     def shards() -> Iterator[Shard]:
         alleles = _read_alleles(files, genome, scoring.window, scoring.estimator is None)
-        while chunk := tuple(islice(alleles, _CHUNK)):
+        while chunk := tuple(islice(alleles, scoring.chunk)):
             waiting.append(chunk)
-            windows = [
-                allele_windows(allele.variant, genome, scoring.window)
-                for allele in chunk
-                if allele.problem is None
-            ]
+            scored = [allele.variant for allele in chunk if allele.problem is None]
+            if scoring.spacing is None:
+                windows = [allele_windows(variant, genome, scoring.window) for variant in scored]
+            else:
+                windows = share_windows(scored, genome, scoring.window, scoring.spacing)
             yield Shard(len(chunk), windows)
 
-    work = partial(_score, scoring=scoring)
-    with writing_table(out, COLUMNS) as write:
+    def scored() -> Iterator[tuple[_Allele, tuple[Cell, ...]]]:
+        work = partial(_score if scoring.spacing is None else _score_shared, scoring=scoring)
         for part in (engine or Engine()).map("scoring variants", work, run, shards(), total):
-            write(_rows(waiting.popleft(), part, scoring))
+            yield from _rows(waiting.popleft(), part, scoring)
+
+    copying = nullcontext() if vcf_out is None else annotating_vcf(vcf_out, files, INFO_FIELDS)
+    with writing_table(out, COLUMNS) as write, copying as annotate:
+        for _, record in groupby(scored(), key=lambda pair: pair[0].line):
+            rows = [row for _, row in record]
+            write(rows)
+            if annotate is not None:
+                annotate(_info(rows))
+
+
+def _info(rows: Sequence[tuple[Cell, ...]]) -> dict[str, list[str | None]]:
+    """Return the values of the fields of a record, without those that no allele has."""
+    columns = zip(*(row[-len(INFO_FIELDS) :] for row in rows), strict=True)
+    return {
+        field.name: [None if cell is None else _value(cell) for cell in column]
+        for field, column in zip(INFO_FIELDS, columns, strict=True)
+        if any(cell is not None for cell in column)
+    }
+
+
+def _value(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else spell(cell)
 
 
 def _score(
@@ -219,21 +277,44 @@ def _score(
             for name, value in zip(_SCORES, ratio, strict=False):
                 found[name][number] = value
     if scoring.marginal:
-        marginals = masked_marginals(run.denoiser, windows, batch_size=scoring.batch_size)
+        if run.tokenizer.fingerprint == DNATokenizer().fingerprint:
+            marginals = masked_marginals(run.denoiser, windows, batch_size=scoring.batch_size)
+        else:
+            marginals = token_marginals(run, windows, batch_size=scoring.batch_size)
         found["marginal"][:] = [np.nan if score is None else score for score in marginals]
     progress(len(windows))
     return found
 
 
+def _score_shared(
+    run: Run,
+    windows: list[SharedWindow],
+    progress: Callable[[float], object],
+    *,
+    scoring: Scoring,
+) -> dict[str, np.ndarray]:
+    """Return the masked marginals of the alleles of some shared windows."""
+    number = sum(len(shared.variants) for shared in windows)
+    marginals = shared_marginals(
+        run.denoiser,
+        windows,
+        batch_size=scoring.batch_size,
+        progress=lambda fraction: progress(fraction * number),
+    )
+    found = {name: np.full(number, np.nan) for name in _SCORES}
+    return {**found, "marginal": np.array(marginals, dtype=np.float64)}
+
+
 def _rows(
     alleles: Iterable[_Allele], scores: dict[str, np.ndarray], scoring: Scoring
-) -> Iterator[tuple[Cell, ...]]:
+) -> Iterator[tuple[_Allele, tuple[Cell, ...]]]:
     scored = zip(*(scores[name].tolist() for name in _SCORES), strict=True)
-    for _, variant, line, problem in alleles:
-        site = (variant.chrom, variant.pos, variant.name, variant.ref, variant.alt, line)
+    for allele in alleles:
+        variant, problem = allele.variant, allele.problem
+        site = (variant.chrom, variant.pos, variant.name, variant.ref, variant.alt, allele.line)
         found = next(scored) if problem is None else (np.nan,) * len(_SCORES)
         numbers = [None if np.isnan(number) else number for number in found]
         status = "scored" if problem is None else problem.reason
         if problem is None and scoring.marginal and numbers[-1] is None:
             status = "scored by llr only: an indel has no masked marginal"
-        yield (*site, *numbers, status)
+        yield allele, (*site, *numbers, status)

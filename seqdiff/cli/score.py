@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from seqdiff.cells import say
 from seqdiff.checks import check_count, check_seed
 from seqdiff.cli.options import FlatOptions, Several, extend, parse_signals
-from seqdiff.data import Reader, choose_reader, find_readers
+from seqdiff.data import Reader, TrackWriter, choose_reader, find_readers
 from seqdiff.files import check_apart, expand_files
-from seqdiff.run import EngineOptions, EstimatorOptions, choose_estimator
+from seqdiff.run import EngineOptions, EstimatorOptions, choose_estimator, run_packages
 from seqdiff.tables import check_table, writing_table
 
 _DEFAULTS = EstimatorOptions()
@@ -23,6 +23,7 @@ def score(
     /,
     *files: Path,
     out: Path | None = None,
+    tracks: Path | None = None,
     estimation: Annotated[EstimatorOptions, FlatOptions] = _DEFAULTS,
     label: str | None = None,
     signal: Annotated[tuple[str, ...], Several] = (),
@@ -41,6 +42,9 @@ def score(
             are read in the order of their paths, as if they were one file.
         out: Write a tab-separated table to this file, or Parquet if it ends in .parquet; a * in the
             name, in quotes, writes parts of 100,000 rows; default: print the table.
+        tracks: For FASTA files: also write the contribution of each position to the nats of its
+            record, to this .bw, .bigWig, .bedGraph, .bdg or .bg file. Its chromosomes are the
+            records.
         estimation: How the likelihood is estimated.
         label: Class to score as, for a run with labels.
         signal: Value to score given, NAME=VALUE, for a run with signals.
@@ -56,16 +60,30 @@ def score(
     """
     check_count("score.batch_size", batch_size)
     check_seed("score.seed", seed)
-    name, reader, found = _source(files, readers)
+    name, reader, found = _source(run, files, readers)
+    own = {option: value for option, value in vars(reader).items() if option != name}
+    beside = {option: own.pop(option) for option in list(own) if isinstance(own[option], Path)}
     if out is not None:
         check_table("score.out", out)
-        check_apart("score.out", out, {f"--{name}": found})
+        apart = {f"--{option}": path for option, path in beside.items()}
+        check_apart("score.out", out, {f"--{name}": found, **apart})
+    if tracks is not None:
+        if not isinstance(reader, TrackWriter):
+            raise ValueError(
+                f"score.tracks must go with files that have tracks, such as FASTA, got --{name}; "
+                "leave it out"
+            )
+        reader.check_tracks(tracks)
+        apart = {f"--{option}": path for option, path in beside.items()} | {"--out": out}
+        check_apart("score.tracks", tracks, {f"--{name}": found, **apart})
     engine.check("score", out)
     estimator = choose_estimator("score", estimation)
     values = parse_signals("score.signal", signal)
-    from seqdiff.likelihood import check_budget
+    from seqdiff.likelihood import check_additive, check_budget
     from seqdiff.run import load
 
+    if tracks is not None and estimator is not None:
+        check_additive("score", estimator)
     check_budget(estimator, num_tokens=1, **estimation.budget, owner="score")
     trained = load(run, device=engine.place("score", device))
     conditions: dict[str, Any] = {"label": label, "signal": values or None}
@@ -73,20 +91,25 @@ def score(
     trained.condition("score", **conditions)
     records = reader.read(found, trained.tokenizer)
     options = {**vars(estimation), **conditions, "seed": seed, "batch_size": batch_size}
-    options["block_size"] = block_size
-    options |= {option: value for option, value in vars(reader).items() if option != name}
-    with engine.start("score", trained, out, device, {"file": found}, options) as computing:
+    options |= {"block_size": block_size, "tracks": tracks is not None}
+    with engine.start(
+        "score", trained, out, device, {"file": found, **beside}, {**options, **own}
+    ) as computing:
         scores = trained.score(
             records,
             **conditions,
             seed=seed,
             batch_size=batch_size,
             engine=computing,
+            by_position=tracks is not None,
             **vars(estimation),
         )
         if out is not None:
             with writing_table(out, scores.columns) as write:
                 write(map(scores.cells, scores))
+        if isinstance(reader, TrackWriter) and tracks is not None:
+            found_tracks = {s.record: s.by_position for s in scores if s.by_position is not None}
+            reader.write_tracks(tracks, found_tracks)
     given = "" if label is None else f", given the label {label}"
     given += "".join(f", given {name} = {value:g}" for name, value in values.items())
     used = scores.estimator
@@ -102,7 +125,7 @@ def score(
 
 
 def _source(
-    given: Sequence[Path], options: dict[str, Reader | None]
+    run: Path, given: Sequence[Path], options: dict[str, Reader | None]
 ) -> tuple[str, Reader, list[Path]]:
     """Find the files to score, the option for them, and their reader.
 
@@ -121,7 +144,7 @@ def _source(
             f"score must be given files after RUN, or by one of {flags}, got {got}; name them once"
         )
     if given:
-        name, files = choose_reader(given)
+        name, files = choose_reader(given, lambda: run_packages(run))
     else:
         ((name, path),) = named.items()
         files = expand_files(f"score.{name}", [path], kinds[name].suffixes)

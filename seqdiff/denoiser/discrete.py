@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seqdiff.backbones import Backbone, BlockCache
+from seqdiff.backbones import Backbone, BlockCache, score_rows
 from seqdiff.experts import NGramExperts, Terms
 from seqdiff.parameterization import (
     Categorical,
@@ -413,7 +413,7 @@ class Denoiser(nn.Module):
         label: Int[Tensor, " B"] | None = None,
         signal: Signal | None = None,
     ) -> Prefix:
-        """Start empty rows that grow block by block.
+        """Start empty rows that grow block by block, or token by token if it is autoregressive.
 
         Args:
             batch_size: Number of rows.
@@ -422,12 +422,14 @@ class Denoiser(nn.Module):
             signal: Values of each row, or of each position from the first on.
 
         Raises:
-            ValueError: If it is not a model of blocks, there are labels and the backbone has no
-                classes, a signal does not fit the backbone, or the window is invalid.
+            ValueError: If it is not a model of blocks and has no cache of a prefix, there are
+                labels and the backbone has no classes, a signal does not fit the backbone, or the
+                window is invalid.
         """
         given = self._given_to(batch_size, label, signal)
+        size = 1 if self.caches_prefix else self.block_size
         cache = self.backbone.block_cache(
-            batch_size, self.block_size, window=window, label=given.label, signal=given.signal
+            batch_size, size, window=window, label=given.label, signal=given.signal
         )
         return Prefix(self, self._with_experts(cache, batch_size))
 
@@ -439,6 +441,8 @@ class Denoiser(nn.Module):
         nothing = torch.full(
             (batch_size, self.experts.order), self.vocab_size, dtype=torch.int64, device=device
         )
+        if self.context == "prefix":
+            return MixedCache(cache, self.experts, nothing, 1, self.context)
         return MixedCache(cache, self.experts, nothing, self.block_size)
 
     @property
@@ -454,6 +458,11 @@ class Denoiser(nn.Module):
                 f"{self.process.name}; set block_size"
             )
         return self.process.block_size
+
+    @property
+    def caches_prefix(self) -> bool:
+        """Whether ``start`` supports an autoregressive model."""
+        return self.context == "prefix" and self.backbone.caches_prefix
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -646,12 +655,14 @@ class MixedCache:
         experts: The experts.
         recent: The last clean tokens of each row, K before its first one.
         block_size: Tokens of a block.
+        context: Which of these tokens and of the block a position may see.
     """
 
     cache: BlockCache
     experts: NGramExperts
     recent: Int[Tensor, "B n"]
     block_size: int
+    context: Literal["row", "prefix"] = "row"
 
     @property
     def length(self) -> int:
@@ -664,9 +675,25 @@ class MixedCache:
         """See ``BlockCache.logits``."""
         outputs = self.cache.logits(x_t, where)
         chosen = torch.ones_like(x_t, dtype=torch.bool) if where is None else where
-        tokens = torch.cat((self.recent, x_t), dim=1)
-        chosen = torch.cat((torch.zeros_like(self.recent, dtype=torch.bool), chosen), dim=1)
-        return self.experts(outputs, tokens, chosen, block_size=self.block_size)
+        return self._mixed(outputs, self.recent, x_t, chosen)
+
+    def logits_of(
+        self,
+        rows: Int[Tensor, " b"],
+        x_t: Int[Tensor, "b l"],
+        where: Bool[Tensor, "b l"],
+        refresh: int = 1,
+    ) -> Float[Tensor, "N K"]:
+        """See ``PartialCache.logits_of``."""
+        outputs = score_rows(self.cache, rows, x_t, where, refresh)
+        return self._mixed(outputs, self.recent[rows], x_t, where)
+
+    def _mixed(self, outputs: Tensor, recent: Tensor, x_t: Tensor, where: Tensor) -> Tensor:
+        tokens = torch.cat((recent, x_t), dim=1)
+        chosen = torch.cat((torch.zeros_like(recent, dtype=torch.bool), where), dim=1)
+        return self.experts(
+            outputs, tokens, chosen, context=self.context, block_size=self.block_size
+        )
 
     def append(self, x0: Int[Tensor, "B l"]) -> None:
         """See ``BlockCache.append``."""
@@ -686,10 +713,15 @@ class Prefix:
     Attributes:
         denoiser: The model.
         cache: The cache of its backbone.
+        refresh: Every how many evaluations of a row its whole block is computed; see
+            ``PartialCache.logits_of``.
+        rows: The rows of the cache; ``None`` for all.
     """
 
     denoiser: Denoiser
     cache: BlockCache
+    refresh: int = 1
+    rows: Int64[Tensor, " b"] | None = None
 
     def log_probs(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"]
@@ -700,16 +732,27 @@ class Prefix:
             x_t: The next block, which may be incomplete.
             where: Positions to predict.
         """
-        outputs = self.denoiser._checked(self.cache.logits(x_t, where))
+        if self.rows is None and self.refresh == 1:
+            outputs = self.cache.logits(x_t, where)
+        else:
+            rows = torch.arange(len(x_t), device=x_t.device) if self.rows is None else self.rows
+            outputs = score_rows(self.cache, rows, x_t, where, self.refresh)
+        outputs = self.denoiser._checked(outputs)
         return self.denoiser._read(outputs, Inputs(x_t), where)
 
     def append(self, x0: Int[Tensor, "B l"]) -> None:
-        """Append one or several whole blocks of clean tokens."""
+        """Append one or several whole blocks of clean tokens to all rows of the cache."""
+        assert self.rows is None
         self.cache.append(x0)
 
     def take(self, rows: Int[Tensor, " b"]) -> Prefix:
-        """Select rows, in this order; see ``BlockCache.take``."""
-        return Prefix(self.denoiser, self.cache.take(rows))
+        """Copy rows, in this order; see ``BlockCache.take``."""
+        assert self.rows is None
+        return replace(self, cache=self.cache.take(rows))
+
+    def only(self, rows: Int[Tensor, " b"]) -> Prefix:
+        """Return different rows of the same cache, to predict them without copying anything."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
 
 def usual_parameterization(process: Process) -> Parameterization:

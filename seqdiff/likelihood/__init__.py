@@ -3,7 +3,7 @@
 from seqdiff.likelihood.choice import ESTIMATORS, fit, usual_contrast, usual_estimator
 from seqdiff.likelihood.contrast import contrast
 from seqdiff.likelihood.estimator import Convention, Estimator, PassNoise
-from seqdiff.likelihood.evaluation import check_budget, evaluate
+from seqdiff.likelihood.evaluation import check_additive, check_budget, evaluate
 from seqdiff.likelihood.masks import BernoulliTime, BlockBound, ExactK, SmallK, StratifiedK
 from seqdiff.likelihood.orders import (
     ChainRule,
@@ -41,6 +41,7 @@ __all__ = [
     "StratifiedK",
     "TimeEstimator",
     "TimeIntegral",
+    "check_additive",
     "check_budget",
     "contrast",
     "evaluate",

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -106,11 +106,13 @@ class Estimator(ABC):
         name: Name on the command line.
         convention: Convention by which tokens are weighted.
         needs: The models that it is for.
+        additive: Whether the value of a pass is a sum of terms at positions, see ``coefficients``.
     """
 
     name: ClassVar[str]
     convention: Convention = "exact"
     needs: ClassVar[Needs]
+    additive: ClassVar[bool] = True
 
     @property
     def quantity(self) -> str:
@@ -135,11 +137,18 @@ class Estimator(ABC):
     def degrees(self) -> int:
         """Degrees of freedom of one pass's variance, if its components are of equal size."""
 
-    @abstractmethod
     def value(
         self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
     ) -> Float64[Tensor, " B"]:
-        """Make one network evaluation of each row, or those of one call, in nats.
+        """Return the sum of ``terms`` of each row, in nats."""
+        terms = self.terms(denoiser, batch, evaluation, noise=noise)
+        return terms.sum(dim=-1, dtype=torch.float64)
+
+    @abstractmethod
+    def terms(
+        self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
+    ) -> Float[Tensor, "B L"]:
+        """Make one network evaluation of each row, or those of one call, in nats by position.
 
         Args:
             denoiser: The model, in eval mode, on the device of the batch.
@@ -150,6 +159,14 @@ class Estimator(ABC):
         Raises:
             ValueError: If the estimator does not fit the rows.
         """
+
+    def coefficients(self, calls: int) -> Float64[np.ndarray, " {calls}"]:
+        """Factors of the values of a row's calls in the value of the pass, if it is additive.
+
+        Args:
+            calls: Number of calls of the row in the pass.
+        """
+        return np.full(calls, 1 / calls)
 
     @abstractmethod
     def combine(
@@ -186,15 +203,14 @@ class QueryEstimator(Estimator):
         """
 
     @override
-    def value(
+    def terms(
         self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
-    ) -> Float64[Tensor, " B"]:
+    ) -> Float[Tensor, "B L"]:
         query = self.query(batch, evaluation, noise=noise, process=denoiser.process)
         where = query.scored
         if denoiser.context != "prefix":  # a visible token costs nothing
             where = where & (query.x_t == denoiser.process.unknown_id)
-        terms = weighted(denoiser, batch, query.x_t, query.t, where, query.weight)
-        return terms.sum(dim=-1, dtype=torch.float64)
+        return weighted(denoiser, batch, query.x_t, query.t, where, query.weight)
 
 
 def mean_and_variance(
@@ -238,15 +254,21 @@ def run_pass(
     calls: Int64[Tensor, " B"],
     noise: PassNoise,
     rows_per_call: int,
-) -> Iterator[Float64[np.ndarray, " n"]]:
-    """Yield the values of one pass, batch by batch: all of the first row, and so on."""
+    by_position: bool = False,
+) -> Iterator[Float64[np.ndarray, "n ..."]]:
+    """Yield the values of one pass, batch by batch: all of the first row, and so on.
+
+    With ``by_position`` they are the terms that add up to the values.
+    """
+    call = estimator.terms if by_position else estimator.value
     owner = torch.arange(len(calls)).repeat_interleave(calls)
     first = (calls.cumsum(dim=0) - calls).repeat_interleave(calls)
     number, device = torch.arange(len(owner)) - first, rows.tokens.device
     for items, numbers in zip(
         owner.to(device).split(rows_per_call), number.to(device).split(rows_per_call), strict=True
     ):
-        yield estimator.value(denoiser, rows.take(items), numbers, noise=noise).cpu().numpy()
+        found = call(denoiser, rows.take(items), numbers, noise=noise)
+        yield found.double().cpu().numpy()
 
 
 def constant(value: int, like: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:

@@ -73,12 +73,30 @@ def check_budget(
         )
 
 
+def check_additive(owner: str, estimator: Estimator) -> None:
+    """Check that the value of an estimator is a sum over positions.
+
+    Args:
+        owner: Function that was given the estimator, for the message.
+        estimator: The estimator.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not estimator.additive:
+        raise ValueError(
+            f"{owner}.estimator must add up terms of positions to give values by position, got "
+            f"{estimator.name}, which averages under a logarithm; choose another estimator"
+        )
+
+
 @dataclass
 class Passes:
     """Results of the passes of one stage over a row."""
 
     values: list[float] = field(default_factory=list)
     components: list[Float64[np.ndarray, " components"]] = field(default_factory=list)
+    terms: list[Float64[np.ndarray, " L"]] = field(default_factory=list)
 
     def add(self, value: float, components: Float64[np.ndarray, " components"]) -> None:
         """Add a pass, from ``Estimator.combine``."""
@@ -91,13 +109,22 @@ class Passes:
         return math.fsum(self.values) / len(self.values)
 
     @property
+    def mean_terms(self) -> Float64[np.ndarray, " L"] | None:
+        """Mean of the terms by position; ``None`` if they were not kept."""
+        return np.mean(self.terms, axis=0) if self.terms else None
+
+    @property
     def variance(self) -> float:
         """Unbiased estimate of the variance of one pass."""
         return math.fsum(map(math.fsum, self.components)) / len(self.components)
 
     def __add__(self, other: Passes) -> Passes:
         """Join these and the passes of another stage over the same row."""
-        return Passes(self.values + other.values, self.components + other.components)
+        return Passes(
+            self.values + other.values,
+            self.components + other.components,
+            self.terms + other.terms,
+        )
 
     def degrees(self, estimator: Estimator) -> float:
         """Effective degrees of freedom of ``variance``; infinite if there is no randomness."""
@@ -114,6 +141,7 @@ class Outcome(NamedTuple):
     nats: float
     standard_error: float
     degrees: float
+    terms: Float64[np.ndarray, " L"] | None
 
 
 @dataclass(frozen=True)
@@ -210,12 +238,15 @@ class Budget:
         spent = self.max_nfe is not None and len(passes.values) == self.max_nfe // cost
         if spent or not second.values:
             error = math.sqrt(passes.variance / len(passes.values))
-            return Outcome(passes.mean, error, passes.degrees(self.estimator))
+            return Outcome(passes.mean, error, passes.degrees(self.estimator), passes.mean_terms)
         weight = self._weight(first, cost)
         mean = weight * first.mean + (1 - weight) * second.mean
         per_pass = weight**2 / len(first.values) + (1 - weight) ** 2 / len(second.values)
         error = math.sqrt(second.variance * per_pass)
-        return Outcome(mean, error, second.degrees(self.estimator))
+        terms = None
+        if first.mean_terms is not None and second.mean_terms is not None:
+            terms = weight * first.mean_terms + (1 - weight) * second.mean_terms
+        return Outcome(mean, error, second.degrees(self.estimator), terms)
 
     def _weight(self, first: Passes, cost: int) -> float:
         """Length of the first stage over the number of passes that are allowed."""
@@ -234,6 +265,7 @@ def evaluate(
     rows_per_call: int | None = None,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    by_position: list[np.ndarray] | None = None,
 ) -> Likelihood:
     """Estimate the negative log-likelihood of every sequence, or a bound on it.
 
@@ -261,9 +293,13 @@ def evaluate(
         seed: Seed of the draws, in [0, 2^32).
         progress: Called after each network call with the number of sequences done so far, a
             fraction for those in progress.
+        by_position: A list to which the terms of each sequence of the result are added, ``[L]``:
+            what each position contributes to its ``nats``, which they sum to, and 0 where nothing
+            counts.
 
     Raises:
-        ValueError: If an argument is out of range, the estimator does not fit the model,
+        ValueError: If an argument is out of range, the estimator does not fit the model, or does
+            not add up terms of positions,
             ``max_nfe`` does not allow one pass, an unknown symbol counts, or no position counts. If
             ``batches`` is a sequence, ``max_nfe`` is checked before the first network call.
     """
@@ -276,6 +312,8 @@ def evaluate(
         )
     else:
         estimator = fit(estimator, denoiser)
+    if by_position is not None:
+        check_additive("evaluate", estimator)
     budget = Budget(estimator, target_se, max_nfe, denoiser.evaluations_per_call)
     if rows_per_call is not None:
         require_at_least("evaluate.rows_per_call", rows_per_call, 1, "None is the batch's rows")
@@ -286,7 +324,7 @@ def evaluate(
         rows, size = _counted_rows(batch, denoiser), len(batch.tokens)
         if len(rows.tokens):
             calls = size if rows_per_call is None else rows_per_call
-            work = _Work(denoiser, budget, noise, calls, _teller(progress, done, size))
+            work = _Work(denoiser, budget, noise, calls, _teller(progress, done, size), by_position)
             parts.append(_evaluate_rows(work, rows))
         done += size
         if progress is not None:
@@ -323,6 +361,7 @@ class _Work:
     noise: CounterNoise
     rows_per_call: int
     tell: Callable[[float], None]
+    by_position: list[np.ndarray] | None
 
 
 def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
@@ -339,7 +378,9 @@ def _evaluate_rows(work: _Work, rows: Batch) -> tuple[np.ndarray, ...]:
     # batch.
     second = _stage(work, rows, calls, more, begins=max(plan), told=(half, 1.0))
     found = [budget.combine(*stages) for stages in zip(first, second, costs, strict=True)]
-    nats, error, degrees = np.array(found).T
+    nats, error, degrees = np.array([outcome[:3] for outcome in found]).T
+    if work.by_position is not None:
+        work.by_position += [outcome.terms for outcome in found if outcome.terms is not None]
     nfe = (np.array(plan) + np.array(more)) * np.array(costs)
     return nats, num_tokens.cpu().numpy(), error, nfe, degrees
 
@@ -369,6 +410,7 @@ def _stage(
         active = [row for row, passes in enumerate(plan) if passes > number]
         chosen = torch.tensor(active)
         found: list[np.ndarray] = []
+        added = _Added(estimator, calls[chosen].tolist(), rows.tokens.shape[1])
         for part in run_pass(
             estimator,
             work.denoiser,
@@ -376,11 +418,32 @@ def _stage(
             calls=calls[chosen],
             noise=PassNoise(replace(work.noise, branch=begins + number)),
             rows_per_call=work.rows_per_call,
+            by_position=work.by_position is not None,
         ):
-            found.append(part)
+            if work.by_position is not None:
+                added.add(part)
+            found.append(part if part.ndim == 1 else part.sum(axis=1))
             spent += len(part)
             work.tell(told[0] + (told[1] - told[0]) * spent / total)
         ends = calls[chosen].cumsum(dim=0)[:-1].numpy()
-        for row, values in zip(active, np.split(np.concatenate(found), ends), strict=True):
-            result[row].add(*estimator.combine(values))
+        for place, values in enumerate(np.split(np.concatenate(found), ends)):
+            result[active[place]].add(*estimator.combine(values))
+            if work.by_position is not None:
+                result[active[place]].terms.append(added.terms[place])
     return result
+
+
+class _Added:
+    """Terms of one pass, added up over the calls of each row."""
+
+    def __init__(self, estimator: Estimator, calls: list[int], length: int) -> None:
+        self.terms = np.zeros((len(calls), length))
+        self._row = np.repeat(np.arange(len(calls)), calls)
+        self._factor = np.concatenate([estimator.coefficients(count) for count in calls])
+        self._done = 0
+
+    def add(self, terms: Float64[np.ndarray, "n L"]) -> None:
+        """Add the terms of the next calls."""
+        chosen = slice(self._done, self._done + len(terms))
+        np.add.at(self.terms, self._row[chosen], self._factor[chosen, None] * terms)
+        self._done += len(terms)

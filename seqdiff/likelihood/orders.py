@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -75,6 +75,10 @@ class _Exact(Estimator):
         return 0
 
     @override
+    def coefficients(self, calls: int) -> Float64[np.ndarray, " {calls}"]:
+        return np.ones(calls)
+
+    @override
     def combine(
         self, values: Float64[np.ndarray, " cost"]
     ) -> tuple[float, Float64[np.ndarray, " components"]]:
@@ -111,6 +115,10 @@ class RandomOrderChain(_RandomOrders):
     @override
     def cost(self, num_tokens: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
         return self.orders * num_tokens
+
+    @override
+    def coefficients(self, calls: int) -> Float64[np.ndarray, " {calls}"]:
+        return np.full(calls, 1 / self.orders)
 
     @override
     def combine(
@@ -232,12 +240,12 @@ class ConfidentOrder(_Exact):
         return constant(1, num_tokens)
 
     @override
-    def value(
+    def terms(
         self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
-    ) -> Float64[Tensor, " B"]:
+    ) -> Float[Tensor, "B L"]:
         del evaluation, noise
         num_steps, left = self.cost(batch.num_tokens), batch.loss_mask
-        nats = torch.zeros(len(left), dtype=torch.float64, device=left.device)
+        nats = torch.zeros(left.shape, dtype=torch.float64, device=left.device)
         for step in range(int(num_steps.max())):
             rows = (num_steps > step).nonzero().squeeze(-1)
             part, masked = batch.take(rows), left[rows]
@@ -248,7 +256,7 @@ class ConfidentOrder(_Exact):
             chosen = log_probs[where[masked]]
             terms = torch.zeros(where.shape, dtype=torch.float64, device=where.device)
             terms[where] = -chosen.gather(-1, part.tokens[where].long()[:, None])[:, 0]
-            nats[rows] += terms.sum(dim=-1)
+            nats[rows] += terms
             left = left.index_copy(0, rows, masked & ~where)
         return nats
 
@@ -310,6 +318,7 @@ class ImportanceWeightedOrders(_RandomOrders):
     """
 
     name: ClassVar[str] = "importance-weighted-orders"
+    additive: ClassVar[bool] = False
     orders: int = 4
     repeats: int = 12
 

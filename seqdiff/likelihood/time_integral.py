@@ -63,17 +63,21 @@ class TimeEstimator(Estimator):
         return constant(self.evaluations + 2, num_tokens)
 
     @override
-    def value(
+    def terms(
         self, denoiser: Denoiser, batch: Batch, evaluation: Int64[Tensor, " B"], *, noise: PassNoise
-    ) -> Float64[Tensor, " B"]:
-        values = torch.zeros(len(batch.tokens), dtype=torch.float64, device=batch.tokens.device)
+    ) -> Float[Tensor, "B L"]:
+        found = torch.zeros(batch.tokens.shape, dtype=torch.float64, device=batch.tokens.device)
         at_zero = evaluation >= self.evaluations
         for chosen, term in ((~at_zero, self._inside), (at_zero, self.ends)):
             rows = chosen.nonzero().squeeze(-1)
             if len(rows):
                 terms = term(denoiser, batch.take(rows), evaluation[rows], noise)
-                values[rows] = terms.sum(dim=-1, dtype=torch.float64)
-        return values
+                found[rows] = terms.double()
+        return found
+
+    @override
+    def coefficients(self, calls: int) -> Float64[np.ndarray, " {calls}"]:
+        return np.append(np.full(calls - 2, 1 / (calls - 2)), [0.5, 0.5])
 
     def _inside(
         self, denoiser: Denoiser, batch: Batch, evaluation: Tensor, noise: PassNoise
@@ -152,7 +156,7 @@ class DiscreteTimeEstimator(TimeEstimator):
         noise: PassNoise,
     ) -> Float[Tensor, "B L"]:
         place, slope = noise_fraction(u)
-        return self.terms(denoiser, batch, place, slope, noise.positions(batch, draw))
+        return self.terms_at(denoiser, batch, place, slope, noise.positions(batch, draw))
 
     @override
     def ends(
@@ -169,7 +173,7 @@ class DiscreteTimeEstimator(TimeEstimator):
         return terms + reconstruction_terms(denoiser, batch, z, zero + 1)
 
     @abstractmethod
-    def terms(
+    def terms_at(
         self,
         denoiser: Denoiser,
         batch: Batch,
@@ -202,7 +206,7 @@ class TimeIntegral(DiscreteTimeEstimator):
     )
 
     @override
-    def terms(
+    def terms_at(
         self,
         denoiser: Denoiser,
         batch: Batch,
@@ -248,7 +252,7 @@ class DiscreteSteps(DiscreteTimeEstimator):
         return f"upper bound, {self.num_steps} steps"
 
     @override
-    def terms(
+    def terms_at(
         self,
         denoiser: Denoiser,
         batch: Batch,

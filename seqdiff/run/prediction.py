@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,8 @@ from seqdiff.types import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_CHANGE = re.compile(r"([A-Za-z])(\d+)([A-Za-z])")
 
 
 def check_readable(
@@ -176,6 +179,102 @@ def states(
         first, second = here.chunk(2, dim=-1)
         here = (first + second) / 2
     return here.float().cpu().numpy()
+
+
+def masked_marginals(
+    run: Trained, pairs: Sequence[tuple[str, str]], *, batch_size: int = 32
+) -> list[float]:
+    """Compare the likelihoods of two strings where they differ, given the tokens that they share.
+
+    The tokens between the longest common beginning and the longest common end are masked, and the
+    score is log p(these tokens of the second string) - log p(those of the first), each summed over
+    its tokens from one network call. If both strings have as many of them, this is the
+    masked-marginal score of Meier et al. 2021, "Language models enable zero-shot prediction of the
+    effects of mutations on protein function", equation 1.
+
+    Args:
+        run: A run of masked diffusion.
+        pairs: Pairs of strings, such as wild type and mutant.
+        batch_size: Maximum number of rows of a network call.
+
+    Returns:
+        Nats for each pair; 0 for equal strings.
+
+    Raises:
+        ValueError: If the process is not masked diffusion, or a string is too long for the network.
+    """
+    model = run.denoiser
+    if not model.any_order:
+        raise ValueError(
+            f"substitutions.run must be masked diffusion, got the {model.description}, which does "
+            "not predict unknown tokens from all known ones"
+        )
+    unknown, sums = run.process.unknown_id, np.zeros((len(pairs), 2))
+    calls: dict[bytes, list[tuple[int, int, np.ndarray]]] = {}  # masked row -> what it is asked
+    for number, pair in enumerate(pairs):
+        first, second = (np.asarray(run.tokenizer.encode(text), dtype=np.int64) for text in pair)
+        start, end = _differing(first, second)
+        for side, ids in enumerate((first, second)):
+            middle = ids[start : len(ids) - end].copy()
+            if run.max_length is not None and len(ids) > run.max_length:
+                raise ValueError(
+                    f"substitutions must be given at most {run.max_length:,} "
+                    f"{run.datamodule.token_name}s, got {len(ids):,} in pair {number}; cut it"
+                )
+            row = ids.copy()
+            row[start : len(ids) - end] = unknown
+            calls.setdefault(row.tobytes(), []).append((2 * number + side, start, middle))
+    rows = [np.frombuffer(row, np.int64) for row in calls]
+    asked = list(calls.values())
+    device = next(model.parameters()).device
+    for numbers in equal_lengths([len(row) for row in rows], batch_size):
+        tokens = torch.from_numpy(np.stack([rows[n] for n in numbers])).to(device)
+        with torch.no_grad():
+            log_probs = model.log_probs(Inputs(tokens)).double().cpu().numpy()
+        for found, number in zip(log_probs, numbers, strict=True):
+            for place, start, middle in asked[number]:
+                known = np.flatnonzero(middle != unknown)
+                sums.flat[place] = found[start + known, middle[known]].sum()
+    return (sums[:, 1] - sums[:, 0]).tolist()
+
+
+def substitute(sequence: str, change: str) -> str:
+    """Apply substitutions to a sequence.
+
+    Args:
+        sequence: The sequence.
+        change: See ``Run.substitutions``.
+
+    Raises:
+        ValueError: If it is not of this form, or the sequence has another symbol there.
+    """
+    symbols = list(sequence)
+    for part in change.split(":"):
+        found = _CHANGE.fullmatch(part)
+        if found is None:
+            raise ValueError(
+                f"substitutions.changes must be a symbol, a position from 1 and the new symbol, "
+                f"such as M182T, got {part!r}; correct it"
+            )
+        old, place, new = found[1], int(found[2]), found[3]
+        there = sequence[place - 1] if 0 < place <= len(sequence) else None
+        if there is None or there.upper() != old.upper():
+            raise ValueError(
+                f"substitutions.changes must fit the sequence of {len(sequence):,} symbols, got "
+                f"{part} where it has {there or 'none'}; count positions from 1"
+            )
+        symbols[place - 1] = new
+    return "".join(symbols)
+
+
+def _differing(first: np.ndarray, second: np.ndarray) -> tuple[int, int]:
+    """Return the numbers of equal tokens at the beginning and at the end of two rows."""
+    most = min(len(first), len(second))
+    same = first[:most] == second[:most]
+    start = most if same.all() else int(np.argmin(same))
+    left = most - start
+    same = first[len(first) - left :][::-1] == second[len(second) - left :][::-1]
+    return start, left if same.all() else int(np.argmin(same))
 
 
 @dataclass(frozen=True, eq=False)

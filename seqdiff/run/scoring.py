@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
+from jaxtyping import Float64
 
 from seqdiff.cells import say
-from seqdiff.data import Record
+from seqdiff.data import CountingTokenizer, Record
 from seqdiff.likelihood import Estimator, Likelihood, check_budget, evaluate
 from seqdiff.run.directory import Trained
 from seqdiff.run.engine import Engine, Shard
@@ -41,6 +42,10 @@ class Score:
         high: Upper end of the interval.
         counted: Number of known tokens, over which ``nats`` is the sum.
         nfe: Network evaluations, over all readings.
+        units: Number of units that the known tokens stand for, see ``CountingTokenizer``; ``None``
+            for other tokenizers.
+        by_position: What each position contributes to ``nats``, which they sum to, NaN where a
+            token is unknown; only if asked for.
     """
 
     record: str
@@ -51,6 +56,13 @@ class Score:
     high: float | None
     counted: int
     nfe: int
+    units: int | None = None
+    by_position: Float64[np.ndarray, " L"] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def bits_per_unit(self) -> float | None:
+        """Bits per unit of the known tokens."""
+        return None if self.nats is None or not self.units else self.nats / self.units / math.log(2)
 
     @property
     def bits_per_token(self) -> float | None:
@@ -79,6 +91,7 @@ def score_records(
     target_se: float | None = None,
     max_nfe: int | None = None,
     engine: Engine | None = None,
+    by_position: bool = False,
 ) -> list[Score]:
     """Score every record, with a progress bar.
 
@@ -94,6 +107,7 @@ def score_records(
         target_se: Standard error of a reading to aim at, in nats.
         max_nfe: Maximum number of network evaluations for a reading.
         engine: Where to compute; by default in this process.
+        by_position: Whether to keep what each position contributes.
 
     Raises:
         ValueError: If no record has a known token, a record is too long for the network, or one
@@ -117,17 +131,32 @@ def score_records(
         target_se=target_se,
         max_nfe=max_nfe,
         rows_per_call=batch_size,
+        by_position=by_position,
     )
     parts = list(
         (engine or Engine()).map("scoring", work, run, _shards(scored, batch_size), len(scored))
     )
-    result = Likelihood(
-        **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    )
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    terms = columns.pop("terms", None)
+    result = Likelihood(**columns)
     place = {id(reading): number for number, reading in enumerate(scored)}
-    return [
+    scores = [
         _score(record, result, [place[id(r)] for r in ways if r.known.any()])
         for record, ways in zip(records, readings, strict=True)
+    ]
+    if terms is not None:
+        ends = np.cumsum([len(reading.tokens) for reading in scored])[:-1]
+        tracks = {id(r): track for r, track in zip(scored, np.split(terms, ends), strict=True)}
+        scores = [
+            replace(score, by_position=_average(record, [tracks.get(id(r)) for r in ways], ways))
+            for score, record, ways in zip(scores, records, readings, strict=True)
+        ]
+    tokenizer = run.tokenizer
+    if not isinstance(tokenizer, CountingTokenizer):
+        return scores
+    return [
+        replace(score, units=tokenizer.num_units(record.readings[0]))
+        for record, score in zip(records, scores, strict=True)
     ]
 
 
@@ -207,12 +236,31 @@ def _shards(readings: list[_Reading], batch_size: int) -> Iterator[Shard]:
 
 
 def _evaluate(
-    run: Trained, batches: list[Batch], progress: Callable[[float], None], **options: Any
+    run: Trained,
+    batches: list[Batch],
+    progress: Callable[[float], None],
+    *,
+    by_position: bool,
+    **options: Any,
 ) -> dict[str, np.ndarray]:
-    """Return the columns of the ``Likelihood`` of some rows."""
+    """Return the columns of the ``Likelihood`` of some rows, and the terms of all positions."""
     device = next(run.denoiser.parameters()).device
     rows = [batch.to(device) for batch in batches]
-    return vars(evaluate(run.denoiser, rows, progress=progress, **options))
+    terms: list[np.ndarray] | None = [] if by_position else None
+    found = evaluate(run.denoiser, rows, progress=progress, by_position=terms, **options)
+    return vars(found) | ({} if terms is None else {"terms": np.concatenate(terms)})
+
+
+def _average(
+    record: Record, tracks: list[np.ndarray | None], ways: list[_Reading]
+) -> Float64[np.ndarray, " L"]:
+    """Average the terms of the readings of a record, in the order of the record."""
+    backwards = record.reversed or (False,) * len(ways)
+    found = []
+    for track, way, back in zip(tracks, ways, backwards, strict=True):
+        values = np.where(way.known, np.nan if track is None else track, np.nan)
+        found.append(values[::-1] if back else values)
+    return np.mean(found, axis=0)
 
 
 def _score(record: Record, result: Likelihood, rows: list[int]) -> Score:
@@ -242,11 +290,14 @@ class Scores(Sequence[Score]):
         rows: The score of each sequence, in order.
         unit: Name of a token, such as ``base``.
         estimator: The estimator.
+        counts: Name of the units that tokens stand for, see ``CountingTokenizer``; ``None`` for
+            other tokenizers.
     """
 
     rows: tuple[Score, ...]
     unit: str
     estimator: Estimator
+    counts: str | None = None
 
     def __len__(self) -> int:
         """Number of sequences."""
@@ -263,7 +314,8 @@ class Scores(Sequence[Score]):
     @property
     def columns(self) -> dict[str, type]:
         """The type of each column, by its name."""
-        estimates = ("nats", f"bits/{self.unit}", "standard_error", "low", "high")
+        per_unit = () if self.counts is None else (f"bits/{self.counts}",)
+        estimates = ("nats", f"bits/{self.unit}", *per_unit, "standard_error", "low", "high")
         return {
             **{"record": str, "length": int},
             **dict.fromkeys(estimates, float),
@@ -273,7 +325,8 @@ class Scores(Sequence[Score]):
     def cells(self, score: Score) -> tuple[Cell, ...]:
         """Return the values of a line, the name as it is."""
         s = score
-        numbers = (s.nats, s.bits_per_token, s.standard_error, s.low, s.high)
+        per_unit = () if self.counts is None else (s.bits_per_unit,)
+        numbers = (s.nats, s.bits_per_token, *per_unit, s.standard_error, s.low, s.high)
         return (s.record, s.length, *numbers, s.counted, s.nfe)
 
     def to_pandas(self) -> pd.DataFrame:

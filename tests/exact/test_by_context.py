@@ -311,7 +311,7 @@ def test_the_estimator_and_validation_have_the_mean_of_the_bound() -> None:
         draws = torch.where(mask, 0.0, 1 - 1e-16).double().expand(len(t), -1)
         rows = ones(row.expand(len(t), -1))
         with torch.no_grad():
-            terms = TimeIntegral(2).terms(model, rows, place, slope, draws)
+            terms = TimeIntegral(2).terms_at(model, rows, place, slope, draws)
         total += float((weight * chance * terms.sum(dim=-1)).sum())
     assert total == pytest.approx(wanted, abs=1e-6)
 

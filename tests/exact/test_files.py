@@ -295,6 +295,7 @@ def test_a_full_disk_names_the_file_and_the_bytes(tmp_path: Path) -> None:
     """The limit of a process on the size of files takes the place of the disk."""
     code = """
 import resource, signal
+sys.dont_write_bytecode = True  # the limit would truncate it
 from seqdiff.files import append_text, write_bytes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -472,7 +472,7 @@ def estimator_mean(world: World, estimator, denoiser: Denoiser, x: Tensor) -> fl
         def terms(batch: Batch, noise: CounterNoise) -> Tensor:
             assert isinstance(noise, Chosen)
             places = noise.place[:, None]
-            return estimator.terms(
+            return estimator.terms_at(
                 denoiser, batch, noise.time, torch.ones_like(noise.time), places
             ).sum(-1)
 

@@ -124,6 +124,7 @@ def test_a_full_disk_leaves_no_half_written_cache(fasta, cache):
         [sys.executable, "-c", code, str(path)],
         capture_output=True,
         text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the limit would truncate it
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
     last = done.stderr.strip().splitlines()[-1]

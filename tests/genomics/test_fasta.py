@@ -1,4 +1,5 @@
 import gzip
+import os
 import resource
 import subprocess
 import sys
@@ -187,6 +188,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
         [sys.executable, "-c", code, str(path)],
         capture_output=True,
         text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the limit would truncate it
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     last = done.stderr.strip().splitlines()[-1]

@@ -22,10 +22,11 @@ def table(count: int = 25) -> MotifTable:
     )
 
 
-def page(*, held_out: bool = True, figures=(), motifs: MotifTable | None = None) -> str:
+def page(*, held_out: bool = True, figures=(), motifs: MotifTable | None = None, more=()) -> str:
     measures = [
         Measure("Length", "mean", "bases", "", {"samples": 30.0, "training rows": 32.5}),
         Measure("Motifs, both strands", "gap", "log2", "a note", dict.fromkeys(SETS, 0.25)),
+        *more,
     ]
     lengths = {"samples": np.array([30]), "training rows": np.array([32])}
     measured = Measured(measures, lengths, {}, {}, {}, motifs)
@@ -48,6 +49,19 @@ def test_the_most_frequent_motifs_are_shown_with_the_enrichment_defined() -> Non
     assert "real windows: 24 hits/kb" in row
     assert row.count("0 (+1.40)") == 4 and 'data-set="samples" class=ours>0 (+1.40)<' in row
     assert "most frequent" not in page(motifs=table(3))
+
+
+def test_errors_and_what_the_number_of_sequences_suffices_for() -> None:
+    """A number has as many decimals as its error; the warning is about most of the numbers."""
+    errors = {name: 0.0123 for name in SETS}
+    far = Measure("k", "far", "", "", {**dict.fromkeys(SETS, 2.5), SETS[3]: 12345.5}, errors)
+    near = Measure("k", "near <b>", "", "", dict.fromkeys(SETS, 2.5), errors)
+    assert '<td data-set="samples" class=ours>2.500 ± 0.012</td>' in page(more=[far])
+    assert ">12,345.500 ± 0.012</td>" in page(more=[far])
+    assert "groups of them.</p>" in page(more=[far])
+    some, most = page(more=[far, near]), page(more=[near])
+    assert "<p>± is the" in some and "1 of the 2 numbers with an error cannot tell real" in some
+    assert "<p class=warn>± is" in most and "about the samples: near &lt;b&gt;. Draw more" in most
 
 
 def test_lengths_and_facts() -> None:

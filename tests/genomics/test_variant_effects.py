@@ -16,10 +16,14 @@ from genomics.variants.effects import (
     allele_windows,
     likelihood_ratios,
     masked_marginals,
+    share_windows,
+    shared_marginals,
 )
+from seqdiff.backbones import Caduceus
 from seqdiff.denoiser.discrete import Denoiser
 from seqdiff.likelihood import ChainRule, FixedOrder, StratifiedK
 from seqdiff.process import LeftToRight
+from seqdiff.types import Inputs
 from tests.causal_worlds import CausalLookup
 from tests.oracles import Joint, LookupBackbone, OracleBackbone, TableBackbone, masked_model
 
@@ -94,24 +98,96 @@ def test_changed_bases_are_hidden_together(variant: Variant) -> None:
     assert pair.changed is not None
     places = pair.changed.nonzero()[0].tolist()
 
-    def marginal(ids: np.ndarray, ref: np.ndarray, hidden: list[int]) -> float:
+    (found,) = masked_marginals(ORACLE, [pair])
+    assert found is not None and abs(found - marginal(pair, places)) < 1e-12
+
+
+def marginal(pair: AlleleWindows, hidden: list[int]) -> float:
+    """The gain of the changed bases from the table, with some bases hidden; both strands."""
+    total = 0.0
+    for opposite in (False, True):
+        alt, ref = (reverse_complement(i) if opposite else i for i in (pair.alt, pair.ref))
+        places = [W - 1 - place for place in hidden] if opposite else hidden
         rest = torch.ones(W, dtype=torch.bool)
-        rest[hidden] = False
-        row = torch.from_numpy(ids.astype(np.int64))
+        rest[places] = False
+        row = torch.from_numpy(ref.astype(np.int64))
         agrees = (JOINT.sequences[:, rest] == row[rest]).all(dim=-1)
-        total = 0.0
-        for place in hidden:
+        for place in np.flatnonzero(alt != ref).tolist():
             distribution = [
                 JOINT.probs[agrees & (JOINT.sequences[:, place] == k)].sum() for k in range(4)
             ]
-            total += float(distribution[ids[place]].log() - distribution[ref[place]].log())
-        return total
+            total += float(distribution[alt[place]].log() - distribution[ref[place]].log()) / 2
+    return total
 
-    plus = marginal(pair.alt, pair.ref, places)
-    flipped = [W - 1 - place for place in places]
-    minus = marginal(reverse_complement(pair.alt), reverse_complement(pair.ref), flipped)
-    (found,) = masked_marginals(ORACLE, [pair])
-    assert found is not None and abs(found - (plus + minus) / 2) < 1e-12
+
+def test_variants_in_a_shared_window_are_masked_together() -> None:
+    """Bases 5 and 6 share the window from base 4; base 7 is more than half a window away from 5."""
+    sites = [("C", 7, "A"), ("T", 5, "G"), ("G", 6, "C"), ("T", 5, "A")]
+    here = [Variant(1, "c", at, ".", ref, alt) for ref, at, alt in sites]
+    shared = share_windows(here, GENOME, W, spacing=1)
+    assert [decode(window.ref) for window in shared] == ["TTGCA", "TGCAA"]
+    found = shared_marginals(ORACLE, shared)
+    assert found[0] == masked_marginals(ORACLE, [windows(here[0])])[0]
+    for number, alt in ((1, "TGGCA"), (2, "TTCCA"), (3, "TAGCA")):
+        pair = AlleleWindows(encode("TTGCA"), encode(alt), None)
+        assert abs(found[number] - marginal(pair, [1, 2])) < 1e-12
+        assert abs(found[number] - ratio(pair)) > 0.01, "the twin that masks one base"
+
+
+@pytest.mark.parametrize(("spacing", "count"), [(1, 10), (3, 30), (19, 114)])
+def test_saturation_takes_few_windows(spacing: int, count: int) -> None:
+    """100 bases of two chromosomes; a window of 40 takes sites within 20 bases."""
+    ids = np.random.default_rng(0).integers(0, 4, 200, dtype=np.uint8)
+    genome = Genome.from_records({"c": ids[:100], "d": ids[100:]})
+    here = [
+        Variant(1, chrom, at + 1, ".", ref, alt)
+        for at in range(100)
+        for chrom in "dc"
+        for ref in decode(genome.record(chrom)[at : at + 1])
+        for alt in "ACGT"
+        if alt != ref
+    ]
+    shared = share_windows(here, genome, 40, spacing)
+    assert len(shared) == count
+    assert sorted(n for window in shared for n in window.variants) == list(range(600))
+    for window in shared:
+        places = window.masked.nonzero()[0]
+        assert (np.diff(places) >= spacing).all() and np.ptp(places) < 20
+        assert len({here[n].chrom for n in window.variants}) == 1 and len(window.ref) == 40
+        for n, changed, alt in zip(window.variants, window.changed, window.alts, strict=True):
+            assert decode(window.ref[places[changed]]) == here[n].ref
+            assert decode(alt) == here[n].alt
+
+
+def test_an_equivariant_network_reads_a_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of both strands takes no second pass; the plain variant of the network needs it."""
+    rows = np.random.default_rng(0).integers(0, 4, (3, 9), dtype=np.uint8)
+    masked = np.arange(9) == np.array([[2], [4], [8]])
+    for variant, calls in (("ps", 1), ("ph", 2)):
+        torch.manual_seed(0)
+        sizes = {"num_embeddings": 5, "num_logits": 4, "complement": (3, 2, 1, 0, 4)}
+        network = Caduceus(8, 2, variant=variant, **sizes).double()
+        model = masked_model(network).eval()
+        seen: list[int] = []
+        network.register_forward_hook(lambda *given, seen=seen: seen.append(1))
+        found = masked_log_probs(model, rows, masked)
+        assert len(seen) == calls
+        plus, minus = strand(model, rows, masked), strand(model, rows, masked, opposite=True)
+        np.testing.assert_allclose(found, (plus + minus) / 2, rtol=0, atol=1e-12)
+        assert variant == "ps" or np.abs(found - plus).max() > 1e-3, "the twin of one strand"
+
+
+def strand(
+    model: Denoiser, rows: np.ndarray, masked: np.ndarray, *, opposite: bool = False
+) -> np.ndarray:
+    """Log-probabilities of the masked base of each row, from one strand."""
+    tokens = np.where(masked, 4, rows)
+    if opposite:
+        tokens, masked = reverse_complement(tokens), masked[:, ::-1]
+    with torch.no_grad():
+        found = model.log_probs(Inputs(torch.from_numpy(tokens.astype(np.int64))))
+    found = found.numpy()[masked]
+    return found[:, ::-1] if opposite else found
 
 
 def test_sites_that_share_a_window_near_an_end_keep_their_own_distributions() -> None:

@@ -1,13 +1,15 @@
 """VCF files: lines, alleles, and invalid files."""
 
 import gzip
+import io
 from pathlib import Path
 
 import pytest
+import vcfpy
 from Bio import bgzf
 
 from genomics.io.genome import load_genome
-from genomics.io.vcf import Variant, read_vcf
+from genomics.io.vcf import InfoField, Variant, annotating_vcf, read_vcf
 from genomics.sequence.alphabet import decode
 
 HEAD = "##fileformat=VCFv4.2\n##INFO=<ID=DP>\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO"
@@ -112,6 +114,85 @@ def test_truncated_and_damaged_files(tmp_path: Path) -> None:
         list(read_vcf(cut))
     with pytest.raises(FileNotFoundError, match="no such file"):
         list(read_vcf(tmp_path / "absent.vcf"))
+
+
+FIELDS = [
+    InfoField("SCORE", "A", "Float", "Nats, of each ALT"),
+    InfoField("WHY", ".", "String", "The reason"),
+]
+ANNOTATED = (
+    "##fileformat=VCFv4.2\n"
+    '##INFO=<ID=AF,Number=A,Type=Float,Description="é, frequency">\n'
+    '##INFO=<ID=SCORE,Number=1,Type=Integer,Description="old">\n'
+    "##contig=<ID=chr1>\n"
+    "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\té1\n"
+    "chr1\t3\trs1;x\ta\tg,<DEL>,]13:12[\t60.0\tq10;q2\tAF=0.50,1e-5,.;SCORE=7;DB\tGT:X\t0|1:?\n"
+    "\n"
+    "chr1\t4\t.\tA\t.\t.\t.\t.\tGT:X\t./.:.\n"
+)
+VALUES = [
+    {"SCORE": ["-0.250000", None, None], "WHY": ["scored", "a; b=c, 100% d", "x"]},
+    {"WHY": ["no ALT"]},
+    {"SCORE": ["1.5"]},
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # of vcfpy, about what the header does not declare
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["out.vcf", "out.vcf.gz"])
+def test_an_annotated_copy_keeps_everything_else(tmp_path: Path, name: str, ending: str) -> None:
+    first = written(tmp_path / "a.vcf", ANNOTATED.replace("\n", ending))
+    head, body = ANNOTATED.split("##contig")
+    more = head.replace("AF,Number=A", "AF,Number=.") + "##contig=<ID=chr2>\n##contig" + body
+    more = more[: more.index("chr1\t3")] + "chr2\t9\t.\tC\tT\t.\t.\tAF=.\tGT\t1\n"
+    second = tmp_path / "b.vcf"
+    second.write_bytes(gzip.compress(more.encode()))
+    out = tmp_path / name
+    with annotating_vcf(out, [first, second], FIELDS) as write:
+        for values in VALUES:
+            write(values)
+        assert not out.exists()
+    data = out.read_bytes()
+    if name.endswith("gz"):
+        assert data.endswith(bgzf._bgzf_eof) and data[12:14] == b"BC", "blocks, for tabix"
+        data = gzip.decompress(data)
+    lines = data.decode().split("\n")
+    assert lines[:6] == [
+        *ANNOTATED.split("\n")[:2],
+        "##contig=<ID=chr1>",
+        "##contig=<ID=chr2>",
+        '##INFO=<ID=SCORE,Number=A,Type=Float,Description="Nats, of each ALT">',
+        '##INFO=<ID=WHY,Number=.,Type=String,Description="The reason">',
+    ]
+    info = "AF=0.50,1e-5,.;DB;SCORE=-0.250000,.,.;WHY=scored,a%3B_b%3Dc%2C_100%25_d,x"
+    assert lines[6:] == [
+        "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\té1",
+        f"chr1\t3\trs1;x\ta\tg,<DEL>,]13:12[\t60.0\tq10;q2\t{info}\tGT:X\t0|1:?",
+        "chr1\t4\t.\tA\t.\t.\t.\tWHY=no_ALT\tGT:X\t./.:.",
+        "chr2\t9\t.\tC\tT\t.\t.\tAF=.;SCORE=1.5\tGT\t1",
+        "",
+    ]
+    text = data.decode().replace(",]13:12[", ",<BND>")  # at which vcfpy stops
+    records = list(vcfpy.Reader.from_stream(io.StringIO(text)))
+    found = [(record.INFO.get("SCORE"), record.INFO.get("WHY")) for record in records]
+    assert found == [
+        ([-0.25, None, None], ["scored", "a;_b=c,_100%_d", "x"]),
+        (None, ["no_ALT"]),
+        ([1.5], None),
+    ]
+
+
+def test_files_with_other_samples_are_not_joined(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.vcf", ANNOTATED)
+    second = written(tmp_path / "b.vcf", ANNOTATED.replace("\té1", "\tNA2\tNA3"))
+    out = tmp_path / "out.vcf"
+    message = r"b.vcf: must have the columns of .*a.vcf to be .* got 2 samples from 'NA2' on, and"
+    with (
+        pytest.raises(ValueError, match=message),
+        annotating_vcf(out, [first, second], FIELDS),
+    ):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"a.vcf", "b.vcf"}
 
 
 def test_a_real_file_agrees_with_its_genome(real_data: Path) -> None:

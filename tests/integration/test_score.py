@@ -167,7 +167,10 @@ def test_dna_is_not_scored_by_a_model_of_something_else(
 ) -> None:
     write_fasta(tmp_path / "a.fa", ["a"], ["ACGT"])
     message = fails(score(trained, tmp_path / "a.fa", tmp_path / "a.tsv"))
-    assert "score.fasta must be scored by a model of DNA, got a run whose tokenizer is" in message
+    assert (
+        "score.fasta must be scored by a model of DNA or proteins, got a run whose tokenizer is"
+        in message
+    )
     assert not (tmp_path / "a.tsv").exists()
 
 

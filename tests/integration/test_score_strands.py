@@ -144,6 +144,33 @@ def test_fasta_on_both_strands(runs: dict[str, Path], tmp_path: Path) -> None:
     assert "bits/base" in found["f", "mean"][0]
 
 
+def test_intervals_of_a_genome(runs: dict[str, Path], tmp_path: Path, fails) -> None:
+    """They have the scores of the records that ``bedtools getfasta -s -name`` would write."""
+    genome, bed, out = (tmp_path / name for name in ("genome.fa", "some.bed", "bed.tsv"))
+    a, b = LETTERS["a"], LETTERS["b"]
+    write_fasta(genome, ["chr1", "chr2"], [a, b])
+    bed.write_text("chr2\t3\t15\nchr1\t0\t22\tgene\t0\t-\nchr1\t2\t9\tgene\t0\t+\n")
+    cut = {"chr2:3-15": b[3:15], "gene::chr1:0-22(-)": mirror(a), "gene::chr1:2-9(+)": a[2:9]}
+    command = ["score", str(runs["ph"]), str(genome), "--bed", str(bed), "--out"]
+    assert main([*command, str(out)]) == 0
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    found = {row["record"]: np.array([float(row[key]) for key in NUMBERS]) for row in rows}
+    expected = table(runs["ph"], tmp_path, cut)
+    assert list(found) == list(expected) == list(cut)
+    for name in cut:
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5)
+
+    bed.rename(tmp_path / "some.tsv")
+    (tmp_path / "some.bed").symlink_to(tmp_path / "some.tsv")
+    taken = str(tmp_path / "some.tsv")
+    assert "score.out must be another file than --bed" in fails([*command, taken])
+    bed.write_text("chr1\t2\t23\n")
+    assert f"{bed}:1: " in fails([*command, str(out)])
+    several = ["score", str(runs["ph"]), str(genome), str(tmp_path / "some.fa"), "--bed", str(bed)]
+    assert "score.bed must go with one FASTA file, got 2" in fails(several)
+
+
 @pytest.mark.parametrize("variant", ["ps", "ph"])
 def test_the_mean_of_both_strands_is_the_same_for_any_network(
     runs: dict[str, Path], tmp_path: Path, variant: str

@@ -4,17 +4,22 @@ import csv
 import gzip
 import re
 import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 
 import anndata
 import numpy as np
 import pytest
+import vcfpy
 
 from genomics.io.fasta import write_fasta
 from genomics.io.genome import Genome
+from genomics.io.tracks import open_track
 from genomics.io.vcf import Variant
+from genomics.sequence import masked_log_probs
 from genomics.sequence.alphabet import encode
+from genomics.variants import table as tables
 from genomics.variants.effects import allele_windows, likelihood_ratios, mutation_effects
 from seqdiff.cli.app import main
 from seqdiff.likelihood import SmallK
@@ -56,6 +61,11 @@ def vcf(folder: Path, lines: list[str]) -> Path:
     path = folder / "v.vcf"
     path.write_text(HEAD + "".join(f"{line}\t.\t.\t.\n" for line in lines))
     return path
+
+
+def snvs(bases: str) -> list[str]:
+    """A line for each base of the chromosome c."""
+    return [f"c\t{at}\t.\t{b}\t{'C' if b == 'A' else 'A'}" for at, b in enumerate(bases, 1)]
 
 
 def call(run: Path, files: dict[str, Path], *flags: str) -> list[str]:
@@ -123,6 +133,93 @@ def test_only_what_is_asked_for(run, files, capsys) -> None:
     assert {row["marginal"] for row in read(files["out"])} == {"NA"}
 
 
+def test_an_annotated_copy_has_the_scores_of_the_table(run, files, tmp_path, capsys) -> None:
+    """In the order of ALT, also where a record lies in two shards; what is not scored says why."""
+    out = tmp_path / "a.vcf.gz"
+    flags = ["--score=marginal", f"--vcf-out={out}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genomics.variants.table._CHUNK", 2)
+        assert main(call(run, files, *flags)) == 0
+    assert f"{out}: the records with their scores as INFO fields" in capsys.readouterr().out
+    table = read(files["out"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about fields of the original
+        records = list(vcfpy.Reader.from_path(str(out)))
+    assert len(records) == len(LINES)
+    scores = [score for record in records for score in record.INFO.get("SEQDIFF_MARGINAL", [])]
+    rows = [row for row in table if row["line"] == "3"]
+    assert scores == [None if row["marginal"] == "NA" else float(row["marginal"]) for row in rows]
+    assert scores[0] is not None and scores[2] is None and scores[0] != scores[1]
+    statuses = [status for record in records for status in record.INFO["SEQDIFF_STATUS"]]
+    assert statuses == [row["status"].replace(" ", "_") for row in table]
+    assert not any("SEQDIFF_LLR" in record.INFO for record in records)
+    alone = [gzip.decompress(out.read_bytes()), files["out"].read_bytes()]
+    again = {**files, "vcf": out, "out": tmp_path / "again.tsv"}
+    flags[1] = f"--vcf-out={tmp_path / 'again.vcf.gz'}"
+    assert main(call(run, again, *flags)) == 0
+    assert gzip.decompress((tmp_path / "again.vcf.gz").read_bytes()) == alone[0]
+
+
+def test_shared_windows_continue_where_they_stopped(run, tmp_path, monkeypatch, capsys) -> None:
+    """The same bytes, in the table and in the annotated file."""
+    monkeypatch.setattr("seqdiff.run.engine._SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(tables, "_CHUNK", 3)
+    monkeypatch.setattr(tables, "_SHARING_CHUNK", 3)
+    write_fasta(tmp_path / "g.fa", ["c"], [CHROM])
+    given = {"vcf": vcf(tmp_path, snvs(CHROM)), "fasta": tmp_path / "g.fa"}
+    flags = ["--score=marginal", "--spacing=2"]
+    for name in ("whole", "out"):
+        (tmp_path / name).mkdir()
+    whole, out = ({**given, "out": tmp_path / name / "t.tsv"} for name in ("whole", "out"))
+    assert main(call(run, whole, *flags, f"--vcf-out={tmp_path / 'whole' / 'a.vcf'}")) == 0
+    again = [*flags, f"--vcf-out={tmp_path / 'out' / 'a.vcf'}"]
+    real, calls = tables._score_shared, []
+
+    def score(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(tables, "_score_shared", score)
+    assert main(call(run, out, *again)) == 130
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["t.tsv.shards"]
+    assert main(call(run, out, *again)) == 0
+    assert len(calls) == 4 + 8, "three of eleven shards were finished"
+    for name in ("t.tsv", "a.vcf"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    alone = {**given, "out": tmp_path / "alone.tsv"}
+    assert main(call(run, alone, "--score=marginal")) == 0
+    marginals = [[row["marginal"] for row in read(found["out"])] for found in (whole, alone)]
+    assert marginals[0] != marginals[1] and marginals[0].count("NA") == marginals[1].count("NA")
+    assert marginals[0][1] == marginals[1][1], "a site that is alone in its shard's window"
+    capsys.readouterr()
+
+
+def test_memory_does_not_grow_with_the_lines(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("seqdiff.tables._ROWS_PER_GROUP", 32)
+    monkeypatch.setattr(tables, "_CHUNK", 32)
+    monkeypatch.setattr(tables, "masked_marginals", lambda _, windows, **rest: [0.0] * len(windows))
+    bases = "ACGTTGCAACCGGT" * 120
+    genome, loaded, peaks = Genome.from_records({"c": encode(bases)}), load(run), []
+    for count in (100, 400, 1600):
+        path = vcf(tmp_path, snvs(bases[:count]))
+        scoring = tables.Scoring(12, None, True, 0, 32)
+        tracemalloc.start()
+        tables.write_table(
+            tmp_path / "t.tsv",
+            [path],
+            genome,
+            loaded,
+            scoring,
+            total=count,
+            vcf_out=tmp_path / "a.vcf",
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.5 * peaks[1], "the twin that holds all rows takes 2.8 times as much"
+
+
 def test_an_autoregressive_run_is_exact(tmp_path, files, fails, capsys) -> None:
     backbone = CONFIGS / "backbone" / "autoregressive_tiny.yaml"
     trained = train(tmp_path, "--preset=ar", f"--backbone={backbone}", "--backbone.d_model=16")
@@ -174,6 +271,11 @@ def test_a_truncated_file(run, files, fails) -> None:
         (["--evaluations", "3"], "SmallK.evaluations must be even"),
         (["--score", "marginal", "--evaluations", "4"], "a masked-marginal score has no draws"),
         (["--seed", "-1"], "variants.seed must be in"),
+        (["--spacing", "4"], "variants.spacing must go with --score marginal, got 4"),
+        (["--spacing", "0", "--score", "marginal"], "variants.spacing must be at least 1"),
+        (["--spacing", "7", "--score", "marginal"], "at most half of the window of 12 bases"),
+        (["--vcf-out", "a.tsv"], "variants.vcf_out must end in .vcf or .vcf.gz, got a.tsv"),
+        (["--vcf-out", "absent/a.vcf"], "variants.vcf_out must lie in an existing folder"),
     ],
 )
 def test_arguments_that_do_not_fit(run, files, fails, flags, message) -> None:
@@ -197,7 +299,9 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     out = tmp_path / "i.npz"
     write_fasta(files["fasta"], ["one", "two"], ["ACGTN", CHROM])
     command = ["ism", str(run), "--fasta", str(files["fasta"]), "--out"]
-    assert main([*command, str(out), "--batch_size", "3"]) == 0
+    bigwig, bedgraph = tmp_path / "expected.bw", tmp_path / "expected.bedGraph"
+    for track in (bigwig, bedgraph):
+        assert main([*command, str(out), "--batch_size", "3", "--track", str(track)]) == 0
     found = np.load(out)
     assert found["names"].tolist() == ["one", "two"]
     assert found["sequences"].tolist() == ["ACGTN", CHROM]
@@ -205,6 +309,21 @@ def test_mutagenesis(run, files, fails, tmp_path: Path) -> None:
     want = mutation_effects(loaded.denoiser, encode(CHROM), window=12)
     np.testing.assert_allclose(found["effect_1"], want, rtol=0, atol=1e-5)
     assert found["effect_0"].shape == (5, 4) and np.isnan(found["effect_0"][4]).all()
+    # log p(base | others) in windows with that base masked, a geometric mean over both strands.
+    ids = encode(CHROM)
+    lengths = {"one": 5, "two": len(CHROM)}
+    for track in (bigwig, bedgraph):
+        opened = open_track(track, lengths, lengths)
+        values = opened.values("two", 0, len(CHROM))
+        for place in (0, 7, 21):
+            start = min(max(0, place - 5), len(CHROM) - 12)
+            row = ids[None, start : start + 12]
+            masked = np.arange(12)[None] == place - start
+            log_probs = masked_log_probs(loaded.denoiser, row, masked)[0]
+            expected = log_probs[ids[place]] - np.log(np.exp(log_probs).sum())
+            assert values[place] == pytest.approx(expected, abs=1e-5)
+        assert np.isnan(opened.values("one", 0, 5)).tolist() == [False] * 4 + [True]
+    assert "ism.track must end in .bw" in fails([*command, str(out), "--track", "x.tsv"])
     assert "ism.out must end in .npz" in fails([*command, str(tmp_path / "i.tsv")])
     write_fasta(files["fasta"], ["one", "blank"], ["ACGT", "NNNN"])
     out = tmp_path / "none.npz"

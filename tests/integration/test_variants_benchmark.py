@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks import variants
+from genomics.sequence import decode
 from genomics.variants.effects import LikelihoodRatio
 
 SMALL = ["--pairs", "1", "--sites", "1", "--window", "8", "--d_model", "8", "--n_layer", "1"]
-SMALL += ["--evaluations", "4", "--batch_size", "3"]
+SMALL += ["--evaluations", "4", "--batch_size", "3", "--dense_sites", "4", "--spacing", "2"]
 
 
 def test_runs_and_records(tmp_path: Path, capsys) -> None:
@@ -19,19 +19,23 @@ def test_runs_and_records(tmp_path: Path, capsys) -> None:
     assert "ratio (over pairs)" in capsys.readouterr().out
     document = json.loads(path.read_text())
     assert document["settings"]["sites"] == 1
-    for score in ("marginal", "llr"):
+    counts = {"marginal": 3, "llr": 3, "marginal, dense": 12, "marginal, dense, spacing 2": 12}
+    assert list(document["results"]) == list(counts)
+    for score, count in counts.items():
         found = document["results"][score]
-        assert found["variants_per_second"] == pytest.approx(3 / found["seconds"])
+        assert found["variants_per_second"] == pytest.approx(count / found["seconds"])
 
 
-@pytest.mark.parametrize("score", ["marginal", "llr"])
+@pytest.mark.parametrize("score", ["marginal", "llr", "marginal, dense, spacing 2"])
 def test_other_scores_are_refused(monkeypatch, capsys, score: str) -> None:
     def wrong(denoiser, windows, **rest):
-        if score == "marginal":
-            return [1.0] * len(windows)
-        return [LikelihoodRatio(1.0, 0.0, 1.0, 1.0)] * len(windows)
+        if score == "llr":
+            return [LikelihoodRatio(1.0, 0.0, 1.0, 1.0)] * len(windows)
+        return [1.0] * (len(windows) if score == "marginal" else 12)
 
-    name = {"marginal": "masked_marginals", "llr": "likelihood_ratios"}[score]
+    name = {"marginal": "masked_marginals", "llr": "likelihood_ratios"}.get(
+        score, "shared_marginals"
+    )
     monkeypatch.setattr(variants, name, wrong)
     with pytest.raises(SystemExit, match=f"the two sides differ in {score}"):
         variants.main(SMALL)
@@ -45,10 +49,9 @@ def test_evaluations_go_in_pairs(capsys) -> None:
 
 
 def test_three_alternatives_at_each_site() -> None:
-    pairs = variants.random_alleles(2, 8)
-    assert len(pairs) == 6
+    genome, found = variants.random_variants(2, 8, 8)
+    assert [variant.pos for variant in found] == [9] * 3 + [17] * 3
     for first in (0, 3):
-        site = pairs[first : first + 3]
-        assert all((pair.ref == site[0].ref).all() for pair in site)
-        assert all(np.flatnonzero(pair.ref != pair.alt).size == 1 for pair in site)
-        assert len({pair.alt.tobytes() for pair in site}) == 3
+        ref = decode(genome.ids[found[first].start][None])
+        assert {v.ref for v in found[first : first + 3]} == {ref}
+        assert {v.alt for v in found[first : first + 3]} == set("ACGT") - {ref}

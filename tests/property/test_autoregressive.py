@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from seqdiff.backbones import AutoregressiveTransformer, Backbone, Transformer
+from seqdiff.backbones.transformer.cache import CausalCache, TransformerCache
 from seqdiff.denoiser.discrete import Denoiser
+from seqdiff.experts import ExpertsConfig, NGramExperts
 from seqdiff.likelihood import FixedOrder, evaluate
-from seqdiff.process import Absorbing
+from seqdiff.process import Absorbing, LeftToRight
+from seqdiff.samplers import LeftToRightSampler
 from seqdiff.types import Batch, Inputs
 from tests.oracles import all_sequences
 
@@ -139,3 +143,97 @@ def test_refusals() -> None:
         AutoregressiveTransformer(8, 0, 2, num_embeddings=4, num_logits=3)
     with pytest.raises(ValueError, match=r"^AutoregressiveTransformer\.tokens must be at most max"):
         build(max_length=3)(Inputs(all_sequences(K, L)))
+
+
+# The cache
+
+
+def long_rows(count: int, length: int) -> Tensor:
+    return torch.randint(K, (count, length), generator=torch.Generator().manual_seed(4))
+
+
+@torch.no_grad()
+def test_token_by_token_the_cache_gives_the_logits_of_the_whole_row() -> None:
+    """After a prompt, of all rows or of some, and with a signal at each position."""
+    model, x0 = build(num_signals=2), long_rows(3, 16)
+    signal = torch.randn(3, 16, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for given in (None, signal, signal[:, 0]):
+        wanted, cache = model(Inputs(x0, signal=given)), model.block_cache(3, signal=given)
+        cache.append(x0[:, :5])
+        for place in range(5, 16):
+            here, rows = x0[:, place : place + 1], torch.tensor([2, 0])
+            where = torch.ones_like(here[rows], dtype=torch.bool)
+            found = cache.logits_of(rows, here[rows], where)
+            torch.testing.assert_close(found, wanted[rows, place], **EXACT)
+            if place % 3:
+                torch.testing.assert_close(cache.logits(here)[:, 0], wanted[:, place], **EXACT)
+            assert cache.length == place
+            cache.append(here)
+        taken = cache.take(torch.tensor([1, 1]))
+        assert taken.length == 16
+
+
+def rows_to_fill() -> tuple[Tensor, Tensor]:
+    """Prompts of several lengths, a full row, and rows that are shorter."""
+    x_init, lengths = torch.full((5, 12), K), torch.tensor([12, 12, 7, 12, 4])
+    given = long_rows(5, 12)
+    for row, length in enumerate([0, 5, 2, 12, 0]):
+        x_init[row, :length] = given[row, :length]
+    return x_init, torch.arange(12) >= lengths[:, None]
+
+
+def generate(model: Denoiser) -> tuple[Tensor, Tensor]:
+    x_init, padding = rows_to_fill()
+    found = LeftToRightSampler().sample(model, x_init, seeds=torch.arange(5), padding=padding)
+    return found.tokens, found.nfe
+
+
+def counted() -> NGramExperts:
+    experts, rows = NGramExperts(K, ExpertsConfig(2)), long_rows(40, 12).numpy()
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < K))
+    for gates in experts.buffers():
+        gates.uniform_(0.2, 0.8, generator=torch.Generator().manual_seed(3))
+    return experts
+
+
+def test_generation_runs_each_position_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It draws the tokens of a network that reads the row again, with experts too."""
+    for experts in (None, counted()):
+        model = Denoiser(build(), LeftToRight(K), experts=experts).eval()
+        with monkeypatch.context() as patch:
+            patch.setattr(AutoregressiveTransformer, "caches_prefix", False)
+            again, spent = generate(model)
+        kept, nfe = generate(model)
+        assert torch.equal(kept, again) and torch.equal(nfe, spent)
+    ran: list[int] = []
+    near = TransformerCache._near
+
+    def count(self, tokens, *, scored):
+        ran.append(tokens.numel())
+        return near(self, tokens, scored=scored)
+
+    monkeypatch.setattr(TransformerCache, "_near", count)
+    blank = torch.full((2, 9), K)
+    LeftToRightSampler().sample(model, blank, seeds=torch.arange(2))
+    assert ran == [2] * 9
+
+    def shifted_too_little(self, x0):
+        self._cache.append(x0)
+        self._last = x0[:, -1:]
+
+    monkeypatch.setattr(CausalCache, "append", shifted_too_little)
+    assert not torch.equal(generate(model)[0], again), "the twin that reads a token twice"
+
+
+def test_bad_caches_and_rows_that_are_too_long() -> None:
+    for options, message in (
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
+        ({"block_size": 4}, "block_size must be 1, since the network predicts one token at a time"),
+        ({"window": -1}, "window must be an integer of at least 0, got -1"),
+        ({"signal": torch.zeros(1, 2)}, "signal must be None for a network without signals"),
+    ):
+        with pytest.raises(ValueError, match=rf"^AutoregressiveTransformer\.{message}"):
+            build().block_cache(**{"batch_size": 1, **options})
+    model, long = Denoiser(build(), LeftToRight(K)).eval(), torch.full((1, 17), K)
+    with pytest.raises(ValueError, match=r"x_init must be at most max_length = 16 long, got 17"):
+        LeftToRightSampler().sample(model, long, seeds=torch.arange(1))

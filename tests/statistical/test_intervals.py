@@ -135,7 +135,7 @@ class FlatIntegral(TimeIntegral):
         self, denoiser: Denoiser, batch: Batch, u: Tensor, draw: Tensor, noise: PassNoise
     ) -> Tensor:
         place, slope = small_times(u, 2 / batch.num_tokens.double())
-        return self.terms(denoiser, batch, place, slope, noise.positions(batch, draw))
+        return self.terms_at(denoiser, batch, place, slope, noise.positions(batch, draw))
 
 
 def covered_by_times(estimator: TimeIntegral) -> float:

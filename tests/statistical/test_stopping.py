@@ -122,7 +122,7 @@ class Neighbours(TableBackbone):
 def trust_the_first(self: Budget, first: Passes, second: Passes, cost: int) -> Outcome:
     """Broken twin: reports the error predicted by the first stage."""
     error = math.sqrt(first.variance / len(second.values))
-    return Outcome(second.mean, error, first.degrees(self.estimator))
+    return Outcome(second.mean, error, first.degrees(self.estimator), None)
 
 
 def test_the_error_of_a_long_row_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def mean_of_all(self: Budget, first: Passes, second: Passes, cost: int) -> Outco
     """Broken twin: weights that depend on the length of the second stage."""
     passes = first + second
     error = math.sqrt(passes.variance / len(passes.values))
-    return Outcome(passes.mean, error, passes.degrees(self.estimator))
+    return Outcome(passes.mean, error, passes.degrees(self.estimator), None)
 
 
 def test_a_budget_that_some_rows_meet_does_not_bias(monkeypatch: pytest.MonkeyPatch) -> None:
