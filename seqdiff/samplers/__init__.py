@@ -37,8 +37,14 @@ from seqdiff.samplers.guidance import (
     RelaxedClassifier,
 )
 from seqdiff.samplers.left_to_right import LeftToRightSampler, SemiAutoregressiveSampler
-from seqdiff.samplers.protocol import Sampler, find_sampler, named_samplers, sampler_name
-from seqdiff.samplers.recorder import Recorder, check_room
+from seqdiff.samplers.protocol import (
+    Sampler,
+    find_sampler,
+    fitting_samplers,
+    named_samplers,
+    sampler_name,
+)
+from seqdiff.samplers.recorder import Recorder, Watch, check_room
 from seqdiff.samplers.smc import Particles, SMCSampler
 
 __all__ = [
@@ -78,10 +84,12 @@ __all__ = [
     "TauLeapingSampler",
     "ThresholdSampler",
     "TweedieSampler",
+    "Watch",
     "WordAutomaton",
     "check_room",
     "find_conflict",
     "find_sampler",
+    "fitting_samplers",
     "named_samplers",
     "read_back",
     "real_tokens",

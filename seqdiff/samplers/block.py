@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -42,6 +42,7 @@ class Growth:
         rows: The rows that still grow.
         prefix: The network's state or cache of those rows.
         known: Number of blocks that it has read.
+        counted: Whether reading a block costs an evaluation.
     """
 
     canvas: Canvas
@@ -53,21 +54,28 @@ class Growth:
     rows: Int64[Tensor, " b"]
     prefix: Prefix
     known: int = 0
+    counted: bool = True
 
     @classmethod
-    def begin(cls, canvas: Canvas, end: Int64[Tensor, " B"], window: int | None) -> Growth:
+    def begin(
+        cls, canvas: Canvas, end: Int64[Tensor, " B"], window: int | None, refresh: int = 1
+    ) -> Growth:
         """Start the prefix of the rows with masks; there must be at least one such row.
+
+        An autoregressive model has blocks of one token, which cost nothing to read.
 
         Args:
             canvas: The rows.
             end: Tokens of each row; updated in place when a row stops.
             window: See ``Backbone.block_cache``.
+            refresh: See ``PartialCache.logits_of``.
 
         Raises:
             ValueError: If the window does not fit the network.
         """
         denoiser = canvas.denoiser
-        size = denoiser.block_size
+        counted = not denoiser.caches_prefix
+        size = denoiser.block_size if counted else 1
         place = torch.arange(canvas.x_t.shape[1], device=end.device)
         earliest = _last(~canvas.free & (place < end[:, None]))
         opened = cut(canvas.masked, size).any(dim=-1).view(len(end), -1)
@@ -75,7 +83,8 @@ class Growth:
         rows = until.nonzero().squeeze(-1)
         signal = None if canvas.signal is None else canvas.signal[rows]
         prefix = denoiser.start(len(rows), window=window, signal=signal)
-        return cls(canvas, size, opened, until, end, earliest, rows, prefix)
+        prefix = replace(prefix, refresh=refresh)
+        return cls(canvas, size, opened, until, end, earliest, rows, prefix, counted=counted)
 
     @property
     def num_blocks(self) -> int:
@@ -99,8 +108,9 @@ class Growth:
         if self.known < block:
             x0 = self.canvas.x_t[self.rows, self.known * self.size : block * self.size]
             self.prefix.append(x0)
-            each = self.canvas.denoiser.evaluations(Inputs(x0))
-            self.canvas.nfe[self.rows] += each * (block - self.known)
+            if self.counted:
+                each = self.canvas.denoiser.evaluations(Inputs(x0))
+                self.canvas.nfe[self.rows] += each * (block - self.known)
             self.known = block
 
     def grow(self, fill: Callable[[Canvas], None]) -> Iterator[int]:
@@ -127,7 +137,7 @@ class Growth:
         for part in width[opened].unique().tolist():
             chosen = (opened & (width == part)).nonzero().squeeze(-1)
             whole = len(chosen) == len(self.rows)
-            prefix = self.prefix if whole else self.prefix.take(chosen)
+            prefix = self.prefix if whole else self.prefix.only(chosen)
             rows = self.rows[chosen]
             self.canvas.fill_block(rows, start, start + part, prefix, fill)
 
@@ -208,6 +218,12 @@ class BlockSampler(Sampler):
     needs, and once more, clean, when the network reads it. A block of a prompt is only read, and
     the last block of a row is never read.
 
+    A transformer keeps the keys and values of finished blocks, which is exact. With ``refresh``
+    above 1 it also keeps those of the tokens within the present block, which is approximate: an
+    evaluation computes only the positions that the inner sampler asks for and the tokens drawn
+    since the last evaluation. So the block does not follow the inner sampler's distribution.
+    Source of the idea: Wu et al. 2025, arXiv:2505.22618, section 3.2.
+
     Attributes:
         inner: Fills each block. It has its own temperature and the like.
         window: Tokens that the network sees at a time, including those of the block; those further
@@ -218,6 +234,9 @@ class BlockSampler(Sampler):
             tokens, including those of a prompt, is below this number of nats. For subwords the
             published value is 4. The entropy of natural text must be well above the value.
         entropy_window: See ``min_entropy``; shorter rows do not end by it.
+        refresh: For transformers: every how many evaluations the whole block is computed. 1 is
+            exact. At the block size or above, only the first evaluation of a block computes all of
+            it.
     """
 
     needs = Needs((Blockwise,), any_order=True)
@@ -227,6 +246,7 @@ class BlockSampler(Sampler):
     stop_id: int | None = None
     min_entropy: float | None = None
     entropy_window: int = option(256, lambda value: value >= 1, "be at least 1", "256 is published")
+    refresh: int = option(1, lambda value: value >= 1, "be at least 1", "1 is exact")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -258,7 +278,7 @@ class BlockSampler(Sampler):
         if not bool(canvas.masked.any()):
             return
         behind = None if self.window is None else (self.window // size - 1) * size
-        growth = Growth.begin(canvas, end, behind)
+        growth = Growth.begin(canvas, end, behind, self.refresh)
         for block in growth.grow(self.inner.fill):
             if stops:
                 growth.stop(block, self)
@@ -268,9 +288,16 @@ class BlockSampler(Sampler):
 
         Raises:
             ValueError: If the model is of another kind, the window does not hold two blocks, there
-                is no such stop symbol, or no row can have the entropy.
+                is no such stop symbol, no row can have the entropy, or the network cannot evaluate
+                a part of a block.
         """
         self.check_fit(denoiser)
+        if self.refresh > 1 and not denoiser.backbone.reuses_keys:
+            raise ValueError(
+                "BlockSampler.refresh must be 1 for a network without keys and values of single "
+                f"tokens, got {self.refresh} for {type(denoiser.backbone).__name__}; leave it out, "
+                "or train a Transformer"
+            )
         size, symbols = denoiser.block_size, denoiser.vocab_size
         if self.window is not None and self.window < 2 * size:
             raise ValueError(

@@ -79,6 +79,7 @@ class Canvas:
             read up to here.
         length: Tokens of each row, if the sampler may leave rows shorter than they were.
         clamped: Draws of each row whose probabilities had to be clamped, if the sampler may do so.
+        chance: If set, the probability that the model gave each token when it was drawn.
         avoid: What forbidden words leave possible, if there are any.
         step: Steps done.
     """
@@ -97,6 +98,7 @@ class Canvas:
     length: Int64[Tensor, " B"] | None = None
     clamped: Int64[Tensor, " B"] | None = None
     avoid: Completions | None = None
+    chance: Float64[Tensor, "B L"] | None = None
     step: int = field(default=0, init=False)
 
     @classmethod
@@ -110,6 +112,7 @@ class Canvas:
         callback: StepCallback | None = None,
         signal: Signal | None = None,
         avoid: Completions | None = None,
+        chance: Float64[Tensor, "B L"] | None = None,
     ) -> Canvas:
         """Start a canvas; all masks but those in padding are free."""
         free = x_init == denoiser.process.unknown_id
@@ -124,6 +127,7 @@ class Canvas:
             callback,
             signal,
             avoid=avoid,
+            chance=chance,
         )
 
     @property
@@ -345,7 +349,7 @@ class Canvas:
     def _network(self, chosen: Tensor, where: Tensor, t: Tensor) -> Float[Tensor, "N K"]:
         inputs, asked = self._ask(chosen, where, t)
         if self.prefix is not None:
-            prefix = self.prefix if len(chosen) == len(self.x_t) else self.prefix.take(chosen)
+            prefix = self.prefix if len(chosen) == len(self.x_t) else self.prefix.only(chosen)
             return prefix.log_probs(inputs.tokens, asked)
         return self.denoiser.log_probs(inputs, asked)
 
@@ -374,7 +378,7 @@ class Canvas:
         """
         if self.avoid is None:
             shaped = log_probs if shape is None else shape(log_probs)
-            self.write(where, self.draws.tokens(shaped, where, step))
+            self._write_drawn(where, log_probs, self.draws.tokens(shaped, where, step))
             return
         self.remask(where)
         rank = where.cumsum(dim=-1)
@@ -385,9 +389,18 @@ class Canvas:
             kept = log_probs[now[where]].masked_fill(never, -torch.inf)
             total = kept.logsumexp(dim=-1, keepdim=True)
             _check_chance(total.squeeze(-1), now)
-            kept = kept - total if shape is None else shape(kept - total)
-            self.write(now, self.draws.tokens(kept, now, step))
+            kept = kept - total
+            shaped = kept if shape is None else shape(kept)
+            self._write_drawn(now, kept, self.draws.tokens(shaped, now, step))
         self.avoid.update(self.x_t)  # which other views of the row read
+
+    def _write_drawn(self, where: Tensor, log_probs: Tensor, tokens: Tensor) -> None:
+        self.write(where, tokens)
+        if self.chance is not None:
+            known = log_probs[:, : self.unknown_id].log_softmax(dim=-1)
+            chosen = tokens.clamp_max(self.unknown_id - 1)[:, None]
+            chance = known.gather(-1, chosen).squeeze(-1).exp()
+            self.chance[where] = chance.masked_fill(tokens == self.unknown_id, torch.nan)
 
     def write(self, where: Bool[Tensor, "B L"], tokens: Int64[Tensor, " N"]) -> None:
         """Write tokens at the positions that are True."""
@@ -396,6 +409,8 @@ class Canvas:
     def remask(self, where: Bool[Tensor, "B L"]) -> None:
         """Mask positions again."""
         self.x_t[where] = self.unknown_id
+        if self.chance is not None:
+            self.chance[where] = torch.nan
 
     def end_step(self) -> None:
         """Count a step and report it."""
@@ -424,6 +439,7 @@ class Canvas:
             lambda step, _x_t: self.report(before + step),
             signal,
             avoid=None if self.avoid is None else self.avoid.window(start),
+            chance=None if self.chance is None else self.chance[:, part],
         )
 
     def fill_block(
@@ -449,6 +465,8 @@ class Canvas:
 
         def show(step: int, x_t: Tensor) -> None:
             self.x_t[rows, start:end] = x_t
+            if self.chance is not None and part.chance is not None:
+                self.chance[rows, start:end] = part.chance
             self.report(before + step)
 
         part = Canvas(
@@ -462,6 +480,7 @@ class Canvas:
             show,
             prefix=prefix,
             avoid=None if self.avoid is None else self.avoid.take(rows).window(start),
+            chance=None if self.chance is None else self.chance[rows, start:end],
         )
         fill(part)
         self.x_t[rows, start:end] = part.x_t

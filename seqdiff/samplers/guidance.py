@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from seqdiff.backbones import BlockCache
+from seqdiff.backbones import BlockCache, score_rows
 from seqdiff.denoiser import Adjust, Denoiser, Prefix, check_label
 from seqdiff.parameterization import Kind, log_softmax
 from seqdiff.process import SymbolProcess
@@ -73,6 +73,11 @@ class DerivedDenoiser(Denoiser, ABC):
     @override
     def num_classes(self) -> int | None:
         return self.denoiser.num_classes
+
+    @property
+    @override
+    def caches_prefix(self) -> bool:
+        return False
 
 
 def check_gamma(owner: str, gamma: float) -> None:
@@ -580,6 +585,17 @@ class GuidedCache(BlockCache):
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
         return _combine([cache.logits(x_t, where) for cache in self.caches], self.gamma)
 
+    def logits_of(
+        self,
+        rows: Int[Tensor, " b"],
+        x_t: Int[Tensor, "b l"],
+        where: Bool[Tensor, "b l"],
+        refresh: int = 1,
+    ) -> Float[Tensor, "N K"]:
+        """See ``PartialCache.logits_of``."""
+        parts = [score_rows(cache, rows, x_t, where, refresh) for cache in self.caches]
+        return _combine(parts, self.gamma)
+
     @override
     def append(self, x0: Int[Tensor, "B l"]) -> None:
         for cache in self.caches:
@@ -670,7 +686,7 @@ class BlockClassifierBased(Denoiser):
     ) -> Prefix:
         """Start rows of blocks, see ``Denoiser.start``."""
         begun = self.denoiser.start(batch_size, window=window, label=label, signal=signal)
-        return Prefix(self, ClassifiedCache(begun.cache, (), self))
+        return replace(begun, denoiser=self, cache=ClassifiedCache(begun.cache, (), self))
 
 
 @dataclass
@@ -696,14 +712,30 @@ class ClassifiedCache(BlockCache):
     def logits(
         self, x_t: Int[Tensor, "B l"], where: Bool[Tensor, "B l"] | None = None
     ) -> Float[Tensor, "B l K"] | Float[Tensor, "N K"]:
-        guide, chosen = self.guide, _chosen(Inputs(x_t), where)
-        found = log_softmax(self.cache.logits(x_t, chosen))
-        asked = chosen & (x_t == guide.process.unknown_id)
+        chosen = _chosen(Inputs(x_t), where)
+        found = self._tilted(self.cache.logits(x_t, chosen), x_t, chosen)
+        return found if where is not None else found.view(*x_t.shape, -1)
+
+    def logits_of(
+        self,
+        rows: Int[Tensor, " b"],
+        x_t: Int[Tensor, "b l"],
+        where: Bool[Tensor, "b l"],
+        refresh: int = 1,
+    ) -> Float[Tensor, "N K"]:
+        """See ``PartialCache.logits_of``."""
+        these = replace(self, blocks=tuple(block[rows] for block in self.blocks))
+        return these._tilted(score_rows(self.cache, rows, x_t, where, refresh), x_t, where)
+
+    def _tilted(self, logits: Tensor, x_t: Tensor, where: Tensor) -> Float[Tensor, "N K"]:
+        """Guide the predictions at some positions of the block."""
+        guide, found = self.guide, log_softmax(logits)
+        asked = where & (x_t == guide.process.unknown_id)
         if guide.gamma > 0 and bool(asked.any()):
-            which = asked[chosen]
+            which = asked[where]
             tilted = found[which] + guide.gamma * self._log_wanted(x_t, asked).to(found)
             found = found.index_put((which,), log_softmax(tilted))
-        return found if where is not None else found.view(*x_t.shape, -1)
+        return found
 
     def _log_wanted(self, x_t: Tensor, asked: Bool[Tensor, "B l"]) -> Float[Tensor, "N K"]:
         """Score every symbol at some positions of the block."""

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from seqdiff.denoiser import Needs
 from seqdiff.process import Absorbing, LeftToRight
+from seqdiff.samplers.block import Growth, real_tokens
 from seqdiff.samplers.canvas import Canvas
 from seqdiff.samplers.decoding import Decoding
 from seqdiff.samplers.first_hitting import FirstHittingSampler
@@ -19,9 +20,10 @@ from seqdiff.samplers.protocol import Sampler, require
 class LeftToRightSampler(Decoding, Sampler):
     """An autoregressive model's own distribution, one evaluation per token.
 
-    Visible tokens must come before all masked ones: a prompt. The network reads the row again for
-    each token, up to that token. ``allowed`` restricts each token given those before it, which is
-    not the model's distribution given that all tokens are allowed.
+    Visible tokens must come before all masked ones: a prompt. A transformer keeps the keys and
+    values of earlier tokens, so each evaluation runs one position; other networks read the row
+    again for each token, up to that token. ``allowed`` restricts each token given those before it,
+    which is not the model's distribution given that all tokens are allowed.
     """
 
     needs = Needs((LeftToRight,))
@@ -32,7 +34,8 @@ class LeftToRightSampler(Decoding, Sampler):
         """Fill every masked position of the canvas.
 
         Raises:
-            ValueError: If a token to the right of a mask is given.
+            ValueError: If a token to the right of a mask is given, or rows are longer than the
+                network can read.
         """
         masked = canvas.masked
         bad = canvas.real & ~masked & (masked.cumsum(dim=-1) > 0)
@@ -44,13 +47,34 @@ class LeftToRightSampler(Decoding, Sampler):
                 f"{column}; an autoregressive model cannot look ahead: fill in with a run of "
                 "masked diffusion"
             )
-        zero = torch.zeros(len(canvas.x_t), dtype=torch.float64, device=canvas.x_t.device)
-        for end in range(1, canvas.x_t.shape[1] + 1):
+        length, most = canvas.x_t.shape[1], canvas.denoiser.backbone.max_length
+        if most is not None and length > most:
+            raise ValueError(
+                f"LeftToRightSampler.x_init must be at most max_length = {most} long, got "
+                f"{length}; draw shorter rows"
+            )
+        if not bool(masked.any()):
+            return
+        if canvas.denoiser.caches_prefix and _padded_at_the_end(canvas):
+            for _ in Growth.begin(canvas, real_tokens(canvas), None).grow(self._draw_all):
+                pass
+            return
+        for end in range(1, length + 1):
             part = canvas.window(0, end)
-            where = part.masked
-            if bool(where.any()):
-                self._draw(part, where, part.log_probs(where, zero))
-                part.end_step()
+            if bool(part.masked.any()):
+                self._draw_all(part)
+
+    def _draw_all(self, canvas: Canvas) -> None:
+        """Draw the only masked token of each row of a canvas."""
+        where = canvas.masked
+        zero = torch.zeros(len(where), dtype=torch.float64, device=where.device)
+        self._draw(canvas, where, canvas.log_probs(where, zero))
+        canvas.end_step()
+
+
+def _padded_at_the_end(canvas: Canvas) -> bool:
+    padding = canvas.padding
+    return padding is None or not bool((padding[:, :-1] & ~padding[:, 1:]).any())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from seqdiff.denoiser import Denoiser, Needs
@@ -103,6 +103,7 @@ class Sampler(ABC):
         callback: StepCallback | None = None,
         signal: Signal | None = None,
         avoid: WordAutomaton | None = None,
+        chance: Float64[Tensor, "B L"] | None = None,
     ) -> SampleOutput:
         """Fill the unknown positions of ``x_init`` and leave all other tokens as they are.
 
@@ -132,6 +133,9 @@ class Sampler(ABC):
                 not distributed as the model's given that they hold none: as with ``allowed``,
                 what each token makes likely later is not weighed. Noisy tokens of uniform and
                 hybrid noise are restricted in every step as well.
+            chance: Is filled with the probability that the model gave each token when it was drawn,
+                within the symbols that were possible and before any temperature. Tokens that are
+                not drawn by ``Canvas.draw`` leave it as it is.
 
         Raises:
             ValueError: Before any network call, if the sampler does not work with the model, an id
@@ -152,7 +156,7 @@ class Sampler(ABC):
             seeds = row_seeds(len(x_init), generator)
         draws = SeededDraws(seeds.to(x_init.device, torch.int64))
         canvas = Canvas.open(
-            denoiser, draws, x_init, padding, allowed, callback, signal, completions
+            denoiser, draws, x_init, padding, allowed, callback, signal, completions, chance
         )
         self.fill(canvas)
         assert not canvas.masked.any()  # the contract of ``fill``

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, UInt32
+from jaxtyping import Float64, Int, Int64, UInt32
 from torch import Tensor
 
 from seqdiff.trace import Trace
@@ -15,6 +15,11 @@ from seqdiff.trace import Trace
 # Bytes of one change, of which each position has at least one: row, position, step and token.
 _BYTES_PER_TOKEN = 16
 _NONE = np.empty((0, 3), dtype=np.uint32)
+
+
+# The number of a step, its changes (row of the batch, position, token), and the probability of each
+# of their tokens when it was drawn, NaN for others.
+Watch = Callable[[int, UInt32[np.ndarray, "c 3"], Float64[np.ndarray, " c"]], object]
 
 
 def check_room(sequences: int, length: int) -> None:
@@ -44,10 +49,15 @@ class Recorder:
 
     Attributes:
         first: Added to the numbers of sequences; set it when several draws number theirs from 0.
+        watch: Called at each step, and at the start of a batch with every position as step 0. What
+            it raises ends the drawing.
+        chance: For the argument of ``Sampler.sample``, if the recorder is watched.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
         self.first = 0
+        self.watch = watch
+        self.chance: Float64[Tensor, "B L"] | None = None
         self._batches: list[_Batch] = []
         self._last = torch.empty((0, 0), dtype=torch.int64)
 
@@ -61,7 +71,15 @@ class Recorder:
         """
         self._last = x_init.to(torch.int64, copy=True)
         numbers = np.asarray(rows, dtype=np.uint32) + np.uint32(self.first)
-        self._batches.append(_Batch(x_init.cpu().numpy().astype(np.uint32), numbers))
+        tokens = x_init.cpu().numpy().astype(np.uint32)
+        self._batches.append(_Batch(tokens, numbers))
+        if self.watch is not None:
+            self.chance = torch.full(
+                x_init.shape, torch.nan, dtype=torch.float64, device=x_init.device
+            )
+            row, position = np.indices(tokens.shape, dtype=np.uint32).reshape(2, -1)
+            every = np.stack((row, position, tokens.reshape(-1)), axis=-1)
+            self.watch(0, every, np.full(len(every), np.nan))
 
     def __call__(self, step: int, x_t: Int[Tensor, "B L"]) -> None:
         """Record a step."""
@@ -75,6 +93,8 @@ class Recorder:
         found = torch.cat([where, token[:, None]], dim=-1).cpu().numpy().astype(np.uint32)
         batch.changes.append(found)
         assert len(batch.changes) == step
+        if self.watch is not None and self.chance is not None:
+            self.watch(step, found, self.chance[where[:, 0], where[:, 1]].cpu().numpy())
 
     def last(self) -> dict[str, np.ndarray]:
         """Return the last batch as the arguments of ``add``, apart from ``rows``."""
