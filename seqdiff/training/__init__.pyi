@@ -23,13 +23,15 @@ from .finetuning import diverged as diverged
 from .finetuning import fit as fit
 from .finetuning import run_cells as run_cells
 from .finetuning import write_tables as write_tables
+from .loggers import check_loggers as check_loggers
+from .loggers import where_to_look as where_to_look
 from .module import DiffusionModule as DiffusionModule
 from .module import loaders as loaders
 from .optim import build_optimizer as build_optimizer
 from .optim import decay_groups as decay_groups
 from .optim import lr_factor as lr_factor
+from .sharding import is_first_process as is_first_process
 from .trainer import build_trainer as build_trainer
-from .trainer import is_first_process as is_first_process
 from .trainer import is_over as is_over
 from .trainer import was_stopped as was_stopped
 from .weights import CHECKPOINT_NAME as CHECKPOINT_NAME

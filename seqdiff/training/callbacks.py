@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
-from seqdiff.backbones import first_broken
+from seqdiff.backbones import first_broken, without_base
 from seqdiff.files import write_bytes
 from seqdiff.objectives import BlockNELBO
 from seqdiff.progress import Bar
@@ -199,7 +199,13 @@ class RunCheckpoint(BatchCallback, Checkpoint):
     """
 
     def __init__(
-        self, directory: Path, *, every_n_steps: int, ema: EMA | None, tokenizer: str
+        self,
+        directory: Path,
+        *,
+        every_n_steps: int,
+        ema: EMA | None,
+        tokenizer: str,
+        on_save: Callable[[Trainer], None] | None = None,
     ) -> None:
         """Set where and when to save.
 
@@ -208,6 +214,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
             every_n_steps: Optimizer steps between two savings; it also saves at the end.
             ema: Average to export; ``None`` exports the parameters themselves.
             tokenizer: Fingerprint of the tokenizer.
+            on_save: Called by the first process after each saving.
 
         Raises:
             ValueError: If ``every_n_steps`` is less than 1.
@@ -222,6 +229,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         self.every_n_steps = every_n_steps
         self.ema = ema
         self.tokenizer = tokenizer
+        self.on_save = on_save
         self.stopped = False
         self._signalled, self._speaks = False, False
 
@@ -294,6 +302,7 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         if trainer.is_global_zero:
             prefix = "denoiser."
             weights = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+            weights = without_base(weights)
             encoded = encode_weights(weights, self.tokenizer, pl_module.denoiser.description)
         if self.ema is not None:
             self.ema.restore(pl_module.denoiser)
@@ -304,6 +313,8 @@ class RunCheckpoint(BatchCallback, Checkpoint):
         trainer.save_checkpoint(checkpoint, weights_only=False)
         if encoded is not None and first:
             write_bytes(self.directory / WEIGHTS_NAME, encoded)
+        if self.on_save is not None and trainer.is_global_zero:
+            self.on_save(trainer)
 
 
 class ClippedScheduleSearch(Callback):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "64-true"]
+LoggerName = Literal["csv", "tensorboard", "wandb", "mlflow"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class TrainerConfig:
         log_every_n_steps: Optimizer steps between two log rows.
         deterministic: Raise an error on operations that are not deterministic.
         enable_progress_bar: Show a bar.
+        logger: Where training logs beside metrics.csv, which it always writes: ``tensorboard``,
+            ``wandb``, ``mlflow``, a list of them, or ``csv`` for nowhere. Each also gets samples
+            and a picture when the run is saved. null writes the metrics for TensorBoard, and draws
+            no samples.
     """
 
     max_steps: int | None = 1000
@@ -121,6 +126,7 @@ class TrainerConfig:
     log_every_n_steps: int = 10
     deterministic: bool = False
     enable_progress_bar: bool = True
+    logger: LoggerName | list[LoggerName] | None = None
 
     def __post_init__(self) -> None:
         """Check what Lightning would report later.
@@ -156,3 +162,15 @@ class TrainerConfig:
                 "TrainerConfig.limit_val_batches must be a count of at least 1 or a fraction in "
                 f"(0, 1], got {limit}; null takes all"
             )
+
+    @property
+    def loggers(self) -> list[LoggerName]:
+        """The loggers by name."""
+        if self.logger is None:
+            return ["tensorboard"]
+        return self.logger if isinstance(self.logger, list) else [self.logger]
+
+    @property
+    def draws_samples(self) -> bool:
+        """Whether a logger shows samples."""
+        return self.logger is not None and self.loggers != ["csv"]

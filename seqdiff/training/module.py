@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
+from seqdiff.backbones import ScheduledBackbone
 from seqdiff.data import SequenceDataModule
 from seqdiff.denoiser import Denoiser
 from seqdiff.objectives import Objective, validation_objective
@@ -141,6 +142,8 @@ class DiffusionModule(LightningModule):
             FloatingPointError: If the previous loss was not finite.
         """
         self.check_finite()
+        if isinstance(self.denoiser.backbone, ScheduledBackbone):
+            self.denoiser.backbone.set_step(self.global_step)
         self._seed_dropout(batch)
         batch = self.dropout(batch, self.noise)
         terms = self.objective.terms(self._trained(), batch, self.noise)

@@ -1,4 +1,4 @@
-"""Fully sharded training, with checkpoints like those of one device."""
+"""Training in several processes; fully sharded, with checkpoints like those of one device."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first one that a strategy launched."""
+    return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from seqdiff.backbones import first_broken
+from seqdiff.backbones import base_weights, first_broken
 from seqdiff.cells import describe_error
 from seqdiff.denoiser import Denoiser
 from seqdiff.files import parse_json
@@ -102,7 +102,8 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
 
     Args:
         path: The file.
-        denoiser: The model.
+        denoiser: The model. If it has adapters, the weights below them are its own, since a run
+            saves its adapters alone.
         tokenizer: Fingerprint of the tokenizer of the run.
 
     Raises:
@@ -118,6 +119,7 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
             f"{written[_TOKENIZER]}; use the run.yaml that was written with it"
         )
     _check_model(path, denoiser, written.get(MODEL))
+    weights = base_weights(denoiser.state_dict()) | weights
     if not any(name.startswith(_EXPERTS) for name in weights):
         weights = without_experts(weights, denoiser)  # its training has not ended
     check_weights(str(path), denoiser.state_dict(), weights)
