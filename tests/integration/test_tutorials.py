@@ -45,21 +45,36 @@ def test_a_notebook_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
         runpy.run_path(str(TUTORIALS / "run.py"))["run"](tmp_path / "endless.ipynb", 2)
 
 
+def test_a_domain_takes_sixty_lines() -> None:
+    """From nothing to samples, without empty lines, as the tutorial says."""
+    cells = json.loads((TUTORIALS / "proteins.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    last = next(number for number, source in enumerate(sources) if "tiny.sample" in source)
+    lines = [line for source in sources[1 : last + 1] for line in source.splitlines()]
+    assert 40 < sum(bool(line.strip()) for line in lines) <= 60
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_they_run(
-    notebook: Path, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    notebook: Path,
+    real_data: Path,
+    proteins_installed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fifth of the training shows that all cells run; ``make notebooks`` runs all of it."""
     monkeypatch.setenv("SEQDIFF_DATA", str(real_data))
     monkeypatch.setenv("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
     folder = tmp_path / "docs" / "tutorials"
     folder.mkdir(parents=True)
-    (tmp_path / "configs").symlink_to(TUTORIALS.parents[1] / "configs")
+    for shared in ("configs", "examples"):
+        (tmp_path / shared).symlink_to(TUTORIALS.parents[1] / shared)
     (folder / notebook.name).write_text(_LENGTHS.sub(_shorter, notebook.read_text()))
     names = runpy.run_path(str(TUTORIALS / "run.py"))
     # Other tests run on the same cores, so only a notebook that is far too slow is stopped here.
-    ran = names["run"](folder / notebook.name, 5 * names["SECONDS"])
+    seconds = 5 * names["SECONDS"]
+    ran = names["run"](folder / notebook.name, seconds, str(proteins_installed))
     kept = json.loads(notebook.read_text())
     for cell, before in zip(ran.cells, kept["cells"], strict=True):
         outputs = (cell.get("outputs", []), before.get("outputs", []))
