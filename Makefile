@@ -4,7 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.seqdiff-installed
 
-.PHONY: setup demo test slow torture lint docs notebooks clean
+# Else every process compiles all of PyTorch again where the environment sets it, as images of containers do.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup demo test slow torture lint docs wheel notebooks clean
 
 setup: $(STAMP)
 
@@ -37,6 +40,11 @@ lint: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 notebooks: setup
 	OMP_NUM_THREADS=2 $(BIN)/python docs/tutorials/run.py

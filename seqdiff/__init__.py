@@ -7,4 +7,7 @@
 
 import lazy_loader
 
+from seqdiff.siblings import install_finder
+
+install_finder()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

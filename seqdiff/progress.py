@@ -18,8 +18,8 @@ _SECONDS = 30.0  # between two lines
 class Bar(Progress):
     """A bar on standard error that disappears after an error, so that its one line stands alone.
 
-    In a notebook the bar is a widget; without ipywidgets there is none. If standard error is no
-    terminal, as in a batch job, a line every 30 seconds takes the place of the bar.
+    In a notebook the bar is a widget. Without ipywidgets, or if standard error is no terminal, as
+    in a batch job, a line every 30 seconds takes the place of the bar.
 
     Args:
         columns: Columns of rich.
@@ -32,14 +32,14 @@ class Bar(Progress):
         self, *columns: str | ProgressColumn, disable: bool = False, early: bool = False
     ) -> None:
         console = Console(stderr=True)
-        missing = console.is_jupyter and find_spec("ipywidgets") is None
-        self._lines = not (disable or console.is_terminal or console.is_jupyter)
+        widget = console.is_jupyter and find_spec("ipywidgets") is not None
+        self._lines = not (disable or widget or (console.is_terminal and not console.is_jupyter))
         self._due = 0.0 if early else time.monotonic() + _SECONDS
         self._said = ""
         super().__init__(
             *columns,
             console=console,
-            disable=disable or missing or self._lines,
+            disable=disable or self._lines,
             speed_estimate_period=20 * _SECONDS if self._lines else _SECONDS,
         )
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Integer, UInt8
 
 from seqdiff.files import check_parent, parse_json, read_npz_array, replacing
 
@@ -26,6 +27,18 @@ _SHAPES = {
 }
 _ZIP = b"PK\x03\x04"
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, NotImplementedError)
+
+
+class Samples(NamedTuple):
+    """What a model draws while it is trained.
+
+    Attributes:
+        texts: Decoded sequences.
+        picture: How the first of them was drawn, in red, green and blue.
+    """
+
+    texts: list[str]
+    picture: UInt8[np.ndarray, "H W 3"]
 
 
 @dataclass(frozen=True)

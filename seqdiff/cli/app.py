@@ -18,7 +18,7 @@ from typing import Any, get_args
 from cyclopts import App, CycloptsError, Group, Parameter, Token, UnknownCommandError, convert
 
 from seqdiff.cells import describe_error, printable
-from seqdiff.cli.extensions import Command
+from seqdiff.cli.extensions import Command, top_package
 
 TRACEBACK_VARIABLE = "SEQDIFF_TRACEBACK"
 TRUST_CODE = "--trust-code"
@@ -49,6 +49,12 @@ COMMANDS = [
         "Likelihood of each sequence of a file: seqdiff score runs/mine some.fa",
     ),
     Command(
+        "compare",
+        "seqdiff.cli.compare:compare",
+        "Evaluate",
+        "Differences between runs on the same sequences: seqdiff compare runs/a runs/b",
+    ),
+    Command(
         "variance",
         "seqdiff.cli.variance:variance",
         "Evaluate",
@@ -61,10 +67,22 @@ COMMANDS = [
         "Draw sequences, or fill gaps: seqdiff sample runs/mine",
     ),
     Command(
+        "playground",
+        "seqdiff.cli.playground:playground",
+        "Generate",
+        "A page to draw on, on this machine: seqdiff playground runs/mine",
+    ),
+    Command(
         "samplers",
         "seqdiff.cli.samplers:samplers",
         "Generate",
         "List samplers, or the options of one: seqdiff samplers ancestral",
+    ),
+    Command(
+        "export",
+        "seqdiff.cli.export:export",
+        "Train",
+        "Write a folder for the hub: seqdiff export runs/mine --to hub folder",
     ),
     Command(
         "models",
@@ -84,28 +102,62 @@ COMMANDS = [
 def commands() -> dict[str, Command]:
     """List the core's own commands, then those of installed domains.
 
+    For a name that several domains have, it is the first domain's.
+
     Raises:
-        ValueError: If a domain takes a name that is already taken.
+        ValueError: See ``_find_all``.
     """
-    found = {command.name: command for command in COMMANDS}
+    return {name: same[0] for name, same in _find_all().items()}
+
+
+def _find_all() -> dict[str, list[Command]]:
+    """List the commands of each name: one, or one of each domain that has it.
+
+    Raises:
+        ValueError: If a domain takes a name of the core, or one twice.
+    """
+    found = {command.name: [command] for command in COMMANDS}
     for entry in sorted(entry_points(group="seqdiff.commands"), key=lambda entry: entry.name):
         for command in entry.load():
-            if command.name in found:
+            same = found.setdefault(command.name, [])
+            packages = {top_package(other.function) for other in same}
+            if packages & {"seqdiff", top_package(command.function)}:
                 raise ValueError(
                     f"seqdiff.commands must not repeat a name, got {command.name} from "
                     f"{entry.value}; rename that command"
                 )
-            found[command.name] = command
+            same.append(command)
     return found
 
 
-def build_app(known: Mapping[str, Command], only: str | None = None) -> App:
+def _with_others(same: Sequence[Command]) -> Command:
+    """Return the first domain's command, with the other domains in its line of help."""
+    first, *others = same
+    also = f"; also for {', '.join(other.group for other in others)}" if others else ""
+    return first._replace(help=first.help + also)
+
+
+def _of_run(same: Sequence[Command], words: Sequence[str]) -> Command:
+    """Choose among commands of several domains that of the first run in the arguments, if any."""
+    from seqdiff.run import run_packages
+
+    own = {top_package(command.function): command for command in same}
+    for word in words:
+        if not word.startswith("-"):
+            with suppress(FileNotFoundError):
+                for package in run_packages(word) & own.keys():
+                    return own[package]
+    return same[0]
+
+
+def build_app(known: Mapping[str, Command], only: str | None = None, note: str = "") -> App:
     """Build the application; no command is imported before it is called.
 
     Args:
         known: From ``commands``.
         only: Add this command alone, with the help of its function; ``None`` adds all, with a line
             each.
+        note: Last line of the help.
     """
     app = App(
         name="seqdiff",
@@ -114,7 +166,7 @@ def build_app(known: Mapping[str, Command], only: str | None = None) -> App:
         help_format="markdown",
         help_epilogue=(
             f"Every command takes {TRUST_CODE} MODULE, which allows the configuration of a run to "
-            "name classes of this module, and so to run its code."
+            "name classes of this module, and so to run its code." + note
         ),
         default_parameter=Parameter(negative=(), converter=_convert),
         result_action="return_value",
@@ -154,11 +206,18 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], inspect.BoundAr
     Raises:
         ValueError: If they do not fit a command.
     """
-    known = commands()
+    found, note = _find_all(), ""
+    known = {name: _with_others(same) for name, same in found.items()}
     arguments = _join_name(list(arguments), known)
     name = arguments[0] if arguments and arguments[0] in known else None
+    if name is not None and len(found[name]) > 1:
+        known[name] = _of_run(found[name], arguments[1:])
+        groups = ", ".join(command.group for command in found[name])
+        note = (
+            f" There is a {name} for each of {groups}: seqdiff {name} RUN --help shows the run's."
+        )
     try:
-        function, bound, _ = build_app(known, name).parse_args(
+        function, bound, _ = build_app(known, name, note).parse_args(
             list(arguments), exit_on_error=False, print_error=False
         )
     except UnknownCommandError as error:

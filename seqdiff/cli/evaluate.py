@@ -78,6 +78,8 @@ def evaluate(
             **vars(estimation),
         )
         Console().print(evaluation.table)
+        if evaluation.verdict is not None:
+            print(evaluation.verdict)
         content = evaluation.content()
     else:
         assert found is not None

@@ -115,9 +115,9 @@ def sample(
     check_seed("sample.seed", seed)
     check_guidance("sample.guidance", guidance)
     given = [extra for extra in domains.values() if extra is not None]
-    _check_given(length, infill, given)
+    _check_given(run, length, infill, given)
     constant = _check_signals(signal, signal_file, signal_from, num, infill)
-    writer = None if out is None else find_writer(out)
+    writer = None if out is None else find_writer(out, run)
     if out is not None:
         check_parent("sample.out", out, parts=True)
         check_apart("sample.out", out, {"--infill": infill})
@@ -212,7 +212,8 @@ def sample(
     if out is not None:
         least, most = drawn.shortest, drawn.longest
         span = f"{least}" if least == most else f"{least} to {most}"
-        say(f"{out}: {drawn.num} x {span} {trained.datamodule.token_name}s")
+        unit = trained.datamodule.token_name
+        say(f"{out}: {drawn.num} x {span} {unit}s, {computing.rate:,.1f}/s")
     if drawn.clamped:
         say(
             f"{drawn.clamped:,} times the probabilities of a token's jumps added up to more than 1 "
@@ -257,8 +258,10 @@ def _check_format(trained: Run, out: Path, writer: Writer) -> None:
             ) from error
 
 
-def _check_given(length: int | None, infill: Path | None, given: list[SampleOptions]) -> None:
-    """Check options that do not need a run, before slow imports.
+def _check_given(
+    run: Path, length: int | None, infill: Path | None, given: list[SampleOptions]
+) -> None:
+    """Check options that need no network, before slow imports.
 
     Raises:
         FileNotFoundError: If there is no file of templates.
@@ -275,7 +278,7 @@ def _check_given(length: int | None, infill: Path | None, given: list[SampleOpti
         )
     for extra in given:
         extra.check_infill()
-    find_template_reader(infill)
+    find_template_reader(infill, run)
     if not infill.is_file():
         raise FileNotFoundError(
             f"sample.infill must be an existing file, got {infill}; check the path"
@@ -333,7 +336,8 @@ def _templates(
     from seqdiff.data import Blanks, Records
 
     if infill is not None:
-        return Records(find_template_reader(infill)(infill), num, trained.tokenizer)
+        reader = find_template_reader(infill, trained.directory)
+        return Records(reader(infill), num, trained.tokenizer)
     assert length is not None
     for extra in given:
         longest = length if isinstance(length, int) else max(length)
@@ -359,7 +363,7 @@ def _print(trained: Run, sequences: Iterable[str], names: Sequence[str]) -> None
     """Print sequences in the format of the run's domain."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"samples.{trained.datamodule.file_suffix}"
-        find_writer(path)(path, sequences, names)
+        find_writer(path, trained.directory)(path, sequences, names)
         text = path.read_text(encoding="utf-8")
     if sys.stdout.isatty():  # a file or a program gets the names as they are
         text = "\n".join(map(printable, text.split("\n")))

@@ -1,9 +1,12 @@
+from .comparison import Comparison as Comparison
+from .comparison import compare_runs as compare_runs
 from .config import RunConfig as RunConfig
 from .config import instantiate as instantiate
 from .config import parse_run as parse_run
 from .config_files import Located as Located
 from .config_files import read_yaml as read_yaml
 from .directory import choose_device as choose_device
+from .domains import run_packages as run_packages
 from .drawing import check_context as check_context
 from .drawing import check_memory as check_memory
 from .drawing import check_sampler as check_sampler
@@ -12,6 +15,7 @@ from .drawing import fit_sampler as fit_sampler
 from .drawing import guide as guide
 from .drawing import open_sampler as open_sampler
 from .drawing import save_trace as save_trace
+from .drawing import usual_sampler as usual_sampler
 from .engine import Engine as Engine
 from .engine import EngineOptions as EngineOptions
 from .engine import Shard as Shard
@@ -20,6 +24,7 @@ from .estimators import choose_estimator as choose_estimator
 from .estimators import suit as suit
 from .evaluation import Evaluation as Evaluation
 from .evaluation import estimate as estimate
+from .export import export_hub as export_hub
 from .keys import Key as Key
 from .keys import list_keys as list_keys
 from .keys import list_keys_of as list_keys_of
@@ -29,6 +34,7 @@ from .packaged import find_run as find_run
 from .packaged import packaged_models as packaged_models
 from .prediction import check_readable as check_readable
 from .prediction import embed as embed
+from .prediction import masked_marginals as masked_marginals
 from .prediction import states as states
 from .presets import PRESETS as PRESETS
 from .run import Run as Run

@@ -7,6 +7,7 @@ experiment file names its base with the top-level key ``base``, relative to itse
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 from argparse import SUPPRESS, ArgumentError
@@ -22,7 +23,7 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from seqdiff.backbones import Backbone
+from seqdiff.backbones import AdapterConfig, Backbone, check_adaptable
 from seqdiff.checks import check_seed
 from seqdiff.data import ReservingTokenizer, SequenceDataModule
 from seqdiff.denoiser import usual_parameterization
@@ -50,6 +51,7 @@ from seqdiff.run.trust import (
     trusted_modules,
 )
 from seqdiff.schedules import NoiseSchedule
+from seqdiff.siblings import SIBLINGS, check_sibling
 from seqdiff.training import ConditionDropout, OptimConfig, TrainerConfig
 
 ParsedRun = Namespace
@@ -81,8 +83,11 @@ class RunConfig:
             sampling use the largest unless they are given another.
         experts: N-gram tables of the training split, which the denoiser mixes with the predictions
             of the network; null uses none.
-        start_from: A run directory or packaged model whose weights the network starts with, of the
-            same names and shapes and for the same tokenizer; null draws weights from the seed.
+        start_from: A run directory, packaged model or hub folder whose weights the network starts
+            with, of the same names and shapes and for the same tokenizer; null draws weights from
+            the seed.
+        adapter: Small matrices that are trained in place of the weights of a published network,
+            which stay as they are; null trains all weights. ``--adapter lora`` uses the defaults.
         optim: Optimizer and learning rate.
         label_dropout: Fraction of training examples whose label is dropped, so that the network can
             be guided towards a label later; without effect on data without labels.
@@ -104,6 +109,7 @@ class RunConfig:
     block_size: int | list[int] | None = None
     experts: ExpertsConfig | None = None
     start_from: Path | None = None
+    adapter: AdapterConfig | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     label_dropout: float = 0.1
     signal_dropout: float = 0.1
@@ -125,6 +131,8 @@ class RunConfig:
                 f"RunConfig.backbone must be a Backbone, got {type(self.backbone).__name__}; "
                 f"choose from {', '.join(list_choices('backbone'))}"
             )
+        if self.adapter is not None:
+            check_adaptable(self.backbone)
         if not 0 <= self.seed < 2**32:
             raise ValueError(
                 f"RunConfig.seed must be in [0, 2^32), got {self.seed}; choose one, such as 0"
@@ -265,7 +273,10 @@ def parse_run(path: Path, flags: Sequence[str] = (), output: str | None = None) 
     trusted_modules()  # restricts what the parser imports
     for named in named_classes(flags):
         trust_typed(named)
-    own, flags = _take_preset(convert_flags(flags))
+    for content, sibling in itertools.product(contents, SIBLINGS):
+        if sibling in content.packages:
+            check_sibling(sibling)
+    own, flags = _take_preset(_name_adapter(convert_flags(flags)))
     named = [content.preset for content in contents if content.preset is not None]
     name = own or (named[-1] if named else None)
     arguments = [] if output is None else ["--config", json.dumps({"output": output})]
@@ -331,6 +342,20 @@ def _take_preset(flags: Sequence[str]) -> tuple[str | None, list[str]]:
                 f"{', '.join(PRESETS)}"
             )
     return name, others
+
+
+def _name_adapter(flags: Sequence[str]) -> list[str]:
+    """Spell ``--adapter lora`` as ``--adapter.kind lora``."""
+    found = []
+    for place, word in enumerate(flags):
+        key, equals, value = word.partition("=")
+        named = value if equals else next(iter(flags[place + 1 :]), "")
+        found.append(
+            word.replace("--adapter", "--adapter.kind", 1)
+            if key == "--adapter" and named.isalpha() and named not in ("null", "None")
+            else word
+        )
+    return found
 
 
 def _tell_noise_level(parsed: ParsedRun, preset: str) -> None:

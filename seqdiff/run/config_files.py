@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from os.path import abspath
 from pathlib import Path
@@ -28,10 +28,13 @@ _MOVED = {
     "genomics.sources": "genomics.data",
     "genomics.synthetic": "genomics.data",
     "seqdiff.time_sampling": "seqdiff.objectives",
-    "text.bert": "text.pretrained",
     "text.datamodule": "text.corpora",
     "text.subwords": "text.tokenizers",
 }
+# Classes that have another name now.
+_RENAMED = dict.fromkeys(
+    ("text.bert.BertBackbone", "text.pretrained.BertBackbone"), "seqdiff.backbones.HubBackbone"
+)
 # Packages whose classes may be named by a module inside, which may have moved.
 _ROOMS = ("seqdiff.objectives", "seqdiff.parameterization", "seqdiff.process")
 _CLASS_PATH = re.compile(r"([A-Za-z_]\w*\.)+[A-Z]\w*")
@@ -42,15 +45,26 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _QUOTED = re.compile(r"""(["'])([\[{].*[\]}])\1""")
 
 
+def _shipped(path: Path) -> Path:
+    """Find ``configs/...`` of the package if it is not in the current folder; others stay."""
+    if path.parts[:1] == ("configs",):
+        for folder in Path(__file__).parents[1:3]:  # an installed package, or a checkout
+            if (folder / path).is_file():
+                return folder / path
+    return path
+
+
 def config_files(path: Path) -> list[Path]:
     """List a configuration file after its bases, the outermost base first.
+
+    The configurations that come with seqdiff are found from any folder.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ValueError: If a file is not a mapping, or a file is its own base.
     """
     chain: list[Path] = []
-    current: Path | None = path
+    current: Path | None = path if path.exists() else _shipped(path)
     while current is not None:
         if not current.is_file():
             origin = f" (base of {chain[-1]})" if chain else ""
@@ -134,11 +148,13 @@ class Content(NamedTuple):
         argument: The path of the file, or JSON for a file of an older version.
         preset: The preset that it names.
         says_time: Whether it sets ``time_conditioned`` of the backbone.
+        packages: The top-level packages of its data and tokenizer classes.
     """
 
     argument: str
     preset: str | None
     says_time: bool = False
+    packages: frozenset[str] = frozenset()
 
 
 def read_config(path: Path) -> Content:
@@ -152,12 +168,20 @@ def read_config(path: Path) -> Content:
     content = written | {key: _moved(value, path.parent) for key, value in parts.items()}
     preset = content.get("preset")
     if not _is_old(content) and content == written:
-        return Content(str(path), preset, _says_time(content))
+        return Content(str(path), preset, _says_time(content), _packages(content))
     for key, value in content.items():
         if isinstance(value, str) and _is_yaml(path.parent / value):
             content[key] = str((path.parent / value).resolve())
     modern = _modern(content) if _is_old(content) else content
-    return Content(json.dumps(modern), preset, _says_time(content))
+    return Content(json.dumps(modern), preset, _says_time(content), _packages(content))
+
+
+def _packages(content: dict[str, object]) -> frozenset[str]:
+    """Name the top-level packages of the classes for data and their tokenizer."""
+    data = content.get("data")
+    named = [data, _options_of(data).get("tokenizer")]
+    paths = [one.get("class_path") if isinstance(one, dict) else one for one in named]
+    return frozenset(path.partition(".")[0] for path in paths if isinstance(path, str))
 
 
 def _says_time(content: dict[str, object]) -> bool:
@@ -202,6 +226,8 @@ def _moved(value: Any, folder: Path | None = None) -> Any:
         written = read_yaml(folder / value)
         content = _moved(written)
         return value if content == written else content
+    if value in _RENAMED:
+        return _RENAMED[value]
     module, _, name = value.rpartition(".")
     room = module.rpartition(".")[0]
     if name[:1].isupper() and (module in _MOVED or room in _ROOMS):
@@ -335,6 +361,19 @@ def make_absolute(parsed: Namespace) -> None:
     Args:
         parsed: A configuration, changed in place.
     """
+    _rename_files(parsed, lambda path: abspath(Path(path).expanduser()))
+
+
+def make_bare(parsed: Namespace) -> None:
+    """Replace names of existing files by names without folders, for others to read.
+
+    Args:
+        parsed: A configuration, changed in place.
+    """
+    _rename_files(parsed, lambda path: Path(path).name)
+
+
+def _rename_files(parsed: Namespace, rename: Callable[[str], str]) -> None:
     for value in vars(parsed).values():
         if not isinstance(value, Namespace):
             continue
@@ -343,17 +382,17 @@ def make_absolute(parsed: Namespace) -> None:
             owner = import_path(value["class_path"])
             for argument, given in vars(options).items():
                 if isinstance(owner, Located):
-                    options[argument] = _absolute(owner, argument, given)
-        make_absolute(value)
+                    options[argument] = _renamed(owner, argument, given, rename)
+        _rename_files(value, rename)
 
 
-def _absolute(owner: Located, argument: str, given: object) -> object:
+def _renamed(owner: Located, argument: str, given: object, rename: Callable[[str], str]) -> object:
     if isinstance(given, list):
-        return [_absolute(owner, argument, one) for one in given]
+        return [_renamed(owner, argument, one, rename) for one in given]
     if isinstance(given, dict):
-        return {key: _absolute(owner, argument, one) for key, one in given.items()}
+        return {key: _renamed(owner, argument, one, rename) for key, one in given.items()}
     if isinstance(given, Path):
-        return Path(str(_absolute(owner, argument, str(given))))
+        return Path(str(_renamed(owner, argument, str(given), rename)))
     if isinstance(given, str) and owner.is_path(argument, given):
-        return abspath(Path(given).expanduser())
+        return rename(given)
     return given

@@ -1,13 +1,14 @@
 """The run directory and its model.
 
 ``run.yaml`` is the resolved configuration with its provenance, ``model.safetensors`` the exported
-weights, ``last.ckpt`` the checkpoint to resume from; ``metrics.csv`` and ``tensorboard/`` are logs.
+weights, ``last.ckpt`` the checkpoint to resume from; ``metrics.csv`` and ``tensorboard/`` are logs,
+and ``loggers.json`` has the names that services gave to the run.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from seqdiff.backbones import add_adapter
 from seqdiff.data import SequenceDataModule, SequenceDataset, Split, Tokenizer
 from seqdiff.denoiser import ByContextDenoiser, BySymbolDenoiser, Denoiser, GaussianDenoiser
 from seqdiff.experts import NGramExperts
@@ -30,7 +32,8 @@ from seqdiff.process import (
 from seqdiff.run.config import ParsedRun, RunConfig, instantiate, parse_run
 from seqdiff.run.packaged import CONFIG_NAME, no_run, packaged_name
 from seqdiff.samplers import row_seeds
-from seqdiff.training import WEIGHTS_NAME, load_weights, weights_digest
+
+TOKENIZER_NAME = "tokenizer"  # folder of an exported run with the files of its tokenizer
 
 
 @dataclass(frozen=True)
@@ -103,21 +106,6 @@ class Trained:
         return self.denoiser.backbone.max_length
 
 
-def load_trained(directory: Path | str, *, device: torch.device | str = "cpu") -> Trained:
-    """Load a run directory. Nothing is unpickled.
-
-    Raises:
-        FileNotFoundError: If it is no run directory, or nothing has been saved yet.
-        ValueError: If the tokenizer or the weights do not fit the configuration.
-    """
-    directory = Path(directory)
-    _, config = open_config(directory)
-    denoiser = compose(config)
-    load_weights(directory / WEIGHTS_NAME, denoiser, config.data.tokenizer.fingerprint)
-    digest = weights_digest(denoiser.state_dict())
-    return Trained(directory, config, denoiser.eval().to(device), digest)
-
-
 def choose_device(name: str | None) -> torch.device:
     """Find a device by its name.
 
@@ -151,6 +139,7 @@ def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, 
     if not path.is_file():
         raise no_run(directory)
     parsed = parse_run(path, flags)
+    _find_tokenizer(parsed, directory)
     config = instantiate(parsed)
     saved = (parsed["provenance"] or {}).get("tokenizer")
     if saved != config.data.tokenizer.fingerprint:
@@ -161,6 +150,14 @@ def open_config(directory: Path, flags: Sequence[str] = ()) -> tuple[ParsedRun, 
     return parsed, config
 
 
+def _find_tokenizer(parsed: ParsedRun, directory: Path) -> None:
+    """Name the tokenizer's files that were exported with a run by their folder."""
+    data = parsed["data"].get("init_args") or {}
+    options = (data.get("tokenizer") or {}).get("init_args") or {}
+    if options.get("vocabulary") == TOKENIZER_NAME:
+        options["vocabulary"] = str(directory / TOKENIZER_NAME)
+
+
 @contextmanager
 def _apart(seed: int) -> Iterator[None]:
     """Draw weights apart from those of the backbone."""
@@ -169,8 +166,12 @@ def _apart(seed: int) -> Iterator[None]:
         yield
 
 
-def compose(config: RunConfig) -> Denoiser:
+def compose(config: RunConfig, start: Callable[[Denoiser], None] | None = None) -> Denoiser:
     """Build the denoiser of a configuration, and check that its parts fit together.
+
+    Args:
+        config: The configuration.
+        start: Loads weights, before adapters are added to the network.
 
     Raises:
         ValueError: If they do not.
@@ -208,4 +209,9 @@ def compose(config: RunConfig) -> Denoiser:
         else:
             denoiser = Denoiser(config.backbone, process, *parts)
     config.objective.check(denoiser)
+    if start is not None:
+        start(denoiser)
+    if config.adapter is not None:
+        with _apart(config.seed):
+            add_adapter(denoiser.backbone, config.adapter)
     return denoiser

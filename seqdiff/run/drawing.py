@@ -18,8 +18,9 @@ from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
 from seqdiff.data import Signals, Templates, Tokenizer
-from seqdiff.run.directory import CONFIG_NAME, Trained, load_trained
+from seqdiff.run.directory import CONFIG_NAME, Trained
 from seqdiff.run.engine import Engine, Shard
+from seqdiff.run.loading import load_trained
 from seqdiff.run.prediction import equal_lengths
 from seqdiff.run.sampler_config import build_sampler, choose_sampler
 from seqdiff.samplers import (
@@ -28,12 +29,15 @@ from seqdiff.samplers import (
     ClassifierFree,
     Recorder,
     Sampler,
+    Watch,
     WordAutomaton,
     find_conflict,
     sampler_name,
 )
 from seqdiff.tables import ROWS_PER_PART
-from seqdiff.trace import write_trace
+from seqdiff.trace import Samples, Trace, write_trace
+
+_SHOWN, _LONGEST_SHOWN = 4, 512  # sequences that loggers show, and their longest length
 
 AnyRun = TypeVar("AnyRun", bound=Trained)
 
@@ -248,7 +252,9 @@ def draw(
     shards = (
         Shard(len(numbers), _rows(run, templates, numbers, seeds, signal)) for numbers in batches
     )
-    work = partial(_draw, sampler=sampler, avoid=avoid, record=recorder is not None)
+    watch = None if recorder is None else recorder.watch
+    record = recorder is not None
+    work = partial(_draw, sampler=sampler, avoid=avoid, record=record, watch=watch)
     results = (engine or Engine()).map("sampling", work, run, shards, num)
     return Drawing(run, sampler, num, batches, results, recorder)
 
@@ -289,12 +295,13 @@ def _draw(
     sampler: Sampler,
     avoid: WordAutomaton | None,
     record: bool,
+    watch: Watch | None,
 ) -> dict[str, np.ndarray]:
     """Draw a batch: its tokens, the end of each row and, if asked for, the changes of each step."""
     device = next(run.denoiser.parameters()).device
     x_init, allowed, seeds, signal = (None if t is None else t.to(device) for t in rows)
     assert x_init is not None and seeds is not None
-    recorder = Recorder() if record else None
+    recorder = Recorder(watch) if record else None
     if recorder is not None:
         recorder.start(x_init, range(len(x_init)))
     steps = getattr(sampler, "num_steps", None)
@@ -322,6 +329,7 @@ def _draw(
         callback=show,
         signal=signal,
         avoid=avoid,
+        chance=None if recorder is None else recorder.chance,
     )
     full = torch.full((len(x_init),), x_init.shape[1])
     ends = full if drawn.length is None else drawn.length
@@ -617,6 +625,45 @@ def save_trace(
     Raises:
         OSError: If the file cannot be written.
     """
+    write_trace(path, _trace(recorder, sampler, names, tokenizer))
+
+
+def _trace(recorder: Recorder, sampler: Sampler, names: list[str], tokenizer: Tokenizer) -> Trace:
     symbols = [tokenizer.decode(np.array([i])) for i in range(tokenizer.vocab_size + 1)]
-    name = sampler_name(type(sampler))
-    write_trace(path, recorder.trace(sampler=name, names=names, symbols=symbols))
+    return recorder.trace(sampler=sampler_name(type(sampler)), names=names, symbols=symbols)
+
+
+def draw_samples(directory: Path, *, seed: int) -> Samples | None:
+    """Draw a few sequences from what a run in training has just saved, on the CPU.
+
+    They have the length of a training row, but at most 512 tokens, and no n-gram experts, which are
+    added after the training.
+
+    Args:
+        directory: The run directory.
+        seed: Seed of the draws.
+
+    Returns:
+        The samples; ``None`` if training rows differ in length, the model cannot do without a
+        label or a signal, or no sampler is for it.
+    """
+    from seqdiff.plots import draw_trace, rasterize  # imports matplotlib
+
+    trained = load_trained(directory)
+    length = trained.datamodule.context_length
+    if length is None:
+        return None
+    try:
+        trained = guide("sample", trained, None)
+        sampler = open_sampler(trained, None, [])
+    except (ValueError, StopIteration):
+        return None
+    recorder = Recorder()
+    x_init = torch.full((_SHOWN, min(length, _LONGEST_SHOWN)), trained.process.unknown_id)
+    recorder.start(x_init, range(_SHOWN))
+    seeds = trained.row_seeds(_SHOWN, seed)
+    drawn = sampler.sample(trained.denoiser, x_init, seeds=seeds, callback=recorder)
+    names = [f"sample_{number}" for number in range(_SHOWN)]
+    trace = _trace(recorder, sampler, names, trained.tokenizer)
+    texts = [trained.tokenizer.decode(row) for row in drawn.tokens.numpy()]
+    return Samples(texts, rasterize(draw_trace(trace, 0)))

@@ -149,6 +149,7 @@ class Engine:
             finished: Finished shards.
         """
         self._finished, self._next = finished, 0
+        self._computed, self._seconds = 0, 0.0
         self._unsaved: dict[int, Arrays] = {}
         self._due = time.monotonic() + _SECONDS_BETWEEN_SAVES
 
@@ -178,11 +179,23 @@ class Engine:
                     result = self._finished.read(number)
                     found += shard.rows
                 else:
+                    started = time.monotonic()
                     result = work(run, shard.content, show)
+                    self._count(shard.rows, time.monotonic() - started)
                     self._keep(number, result)
                 done += shard.rows
                 show(0)
                 yield result
+
+    @property
+    def rate(self) -> float:
+        """Rows computed per second; rows of shards that were found finished do not count."""
+        return self._computed / max(self._seconds, 1e-9)
+
+    def _count(self, rows: int, seconds: float) -> None:
+        """Add to what ``rate`` is computed from."""
+        self._computed += rows
+        self._seconds += seconds
 
     def _keep(self, number: int, result: Arrays) -> None:
         """Remember a result, and write those of the last ten seconds if it is time."""
@@ -442,6 +455,7 @@ class RayEngine(Engine):
                     first += 1
             finally:
                 crew.stop()
+                self._count(*status.computed)
 
     def connect(self) -> tuple[Any, int]:
         """Connect to the cluster, or start one on this machine.
@@ -665,6 +679,11 @@ class _Status:
         self._shards += 1
         self._done += rows
         self._computed += rows if computed else 0
+
+    @property
+    def computed(self) -> tuple[int, float]:
+        """Rows that were computed, and the seconds since the start."""
+        return self._computed, time.monotonic() - self._began
 
     def show(self, workers: int) -> None:
         """Show the counts, with the number of workers that are ready."""

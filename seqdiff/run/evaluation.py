@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 from scipy.special import stdtrit
 
-from seqdiff.data import SequenceDataModule, Split
+from seqdiff.data import CountingTokenizer, SequenceDataModule, Split
 from seqdiff.likelihood import Estimator, Likelihood, RowNats, check_budget, evaluate
 from seqdiff.progress import progress
 from seqdiff.run.directory import Trained
@@ -22,6 +23,7 @@ _FITTED_ON: dict[Split, tuple[str, ...]] = {
     "train": ("the baselines were fitted on this split, so do not compare the model with them",),
     "valid": ("the order of the interpolated baseline was chosen on this split",),
 }
+_ROWS = 256
 _GATES_CHOSEN = "the gates of the n-gram experts were chosen on this split"
 
 
@@ -216,7 +218,21 @@ def compare(
         result.nats_per_token_degrees,
         estimator,
         given,
+        _count_units(run, split),
     )
+
+
+def _count_units(run: Trained, split: Split) -> tuple[str, float] | None:
+    """Name the units of the tokens of a split, and count them for a counted token."""
+    tokenizer = run.tokenizer
+    if not isinstance(tokenizer, CountingTokenizer):
+        return None
+    dataset, units, tokens = run.dataset(split), 0, 0
+    for first in range(0, len(dataset), _ROWS):
+        rows, counted = dataset.rows(np.arange(first, min(first + _ROWS, len(dataset))))
+        tokens += int(counted.sum())
+        units += sum(map(tokenizer.num_units, map(np.compress, counted, rows)))
+    return tokenizer.unit, units / tokens
 
 
 def _row(
@@ -274,6 +290,8 @@ class Evaluation:
         degrees: Degrees of freedom of the errors over the choice of sequences.
         estimator: The estimator of the model's line.
         conditions: See ``estimate``.
+        units: Name of the units that tokens stand for, and their mean number in a counted token,
+            see ``CountingTokenizer``; ``None`` for other tokenizers.
     """
 
     run: str
@@ -286,6 +304,7 @@ class Evaluation:
     degrees: int
     estimator: Estimator
     conditions: Conditions
+    units: tuple[str, float] | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -316,11 +335,14 @@ class Evaluation:
         title = f"{self.run}, {self.split} split: {size}"
         table = Table(title=title, caption="\n".join(notes))
         table.add_column("")
-        for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE"):
+        per_unit = () if self.units is None else (f"bits/{self.units[0]}",)
+        for heading in (f"bits/{unit}", "± SE", "perplexity", "± SE", *per_unit):
             table.add_column(heading, justify="right")
         for row in self.rows:
             bits, perplexity = _spell(row.bits_per_token_error), _spell(row.perplexity_error)
-            numbers = (f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity)
+            numbers = [f"{row.bits_per_token:.4f}", bits, f"{row.perplexity:.4f}", perplexity]
+            if self.units is not None:
+                numbers.append(f"{row.bits_per_token / self.units[1]:.4f}")
             table.add_row(row.name, *numbers)
         if self.difference is not None:
             table.add_section()
@@ -328,6 +350,34 @@ class Evaluation:
             error = _spell(gap.bits_per_token_error)
             table.add_row(f"model - {gap.baseline}", f"{gap.bits_per_token:+.4f}", error)
         return table
+
+    @property
+    def verdict(self) -> str | None:
+        """How the model compares with the best baseline, in a sentence.
+
+        The two are called different if a 95% interval of their difference excludes 0. ``None``
+        without baselines, and on the training split, on which the baselines were fitted.
+        """
+        if self.difference is None or self.split == "train":
+            return None
+        gap, unit = self.difference, self.data.token_name
+        bits, error = gap.bits_per_token, gap.bits_per_token_error
+        by = f"{abs(bits):.4f} bits/{unit}"
+        if error is None or self.degrees < 1:
+            side = "below" if bits < 0 else "above"
+            return f"The model is {by} {side} {gap.baseline}; one sequence has no standard error."
+        by = f"{abs(bits):.4f} ± {error:.4f} bits/{unit}"
+        if abs(bits) <= float(stdtrit(self.degrees, 0.975)) * error:
+            return (
+                f"These sequences do not tell the model from {gap.baseline}: the difference is "
+                f"{bits:+.4f} ± {error:.4f} bits/{unit}."
+            )
+        if bits < 0:
+            return f"The model is better than every baseline: {by} below the best, {gap.baseline}."
+        return (
+            f"The model is worse than a baseline: {by} above {gap.baseline}. Train it longer or on "
+            "more data."
+        )
 
     def content(self) -> dict[str, object]:
         """Return the content of a JSON file."""
@@ -341,14 +391,16 @@ class Evaluation:
             "rows": [vars(row) for row in self.rows],
             "difference": None if self.difference is None else vars(self.difference),
             "error_degrees": self.degrees,
+            "verdict": self.verdict,
+            **dict(zip(("unit", "units_per_token"), self.units or (), strict=False)),
         }
 
     def __repr__(self) -> str:
-        """The table, as on a terminal."""
+        """The table and the verdict, as on a terminal."""
         console = Console(width=100, file=io.StringIO(), force_jupyter=False, force_terminal=False)
         with console.capture() as capture:
             console.print(self.table)
-        return capture.get().rstrip()
+        return "\n".join([capture.get().rstrip(), *([self.verdict] if self.verdict else [])])
 
 
 def _spell(error: float | None) -> str:

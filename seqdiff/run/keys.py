@@ -12,12 +12,15 @@ from typing import Any
 from docstring_parser import DocstringStyle, parse
 from jsonargparse import Namespace
 
+from seqdiff.backbones import AdapterConfig
+from seqdiff.experts import ExpertsConfig
 from seqdiff.run.config import DEFAULTS, RunConfig, follows, list_choices, parse_run
 from seqdiff.run.presets import PRESETS
 from seqdiff.run.trust import import_path
 from seqdiff.training import OptimConfig, TrainerConfig
 
 _GROUPS = {"optim": OptimConfig, "trainer": TrainerConfig}
+_OPTIONAL = {"experts": ExpertsConfig, "adapter": AdapterConfig}  # or null
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,9 @@ def list_keys_of(config: Path, flags: Sequence[str] = ()) -> list[Key]:
         if name in _GROUPS:
             inner = [(f"{name}.{key}", part) for key, part in vars(value).items()]
             found += [Key(key, _write(part), meanings[key].meaning) for key, part in inner]
+        elif name in _OPTIONAL and isinstance(value, Namespace):
+            said = _meanings(_OPTIONAL[name])
+            found += [Key(f"{name}.{k}", _write(v), said[k]) for k, v in vars(value).items()]
         elif isinstance(value, Namespace):
             found += _keys_of_choice(name, value, meanings[name].meaning.partition(" Classes:")[0])
         else:

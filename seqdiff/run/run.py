@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from seqdiff.backbones import CONFIG_FILE, read_json
+from seqdiff.backbones import CONFIG_FILE
 from seqdiff.cells import describe_error
 from seqdiff.checks import check_count, check_options, check_seed, check_string, check_strings
 from seqdiff.data import (
     Blanks,
+    CountingTokenizer,
     Motif,
     Reader,
     Record,
@@ -31,10 +32,10 @@ from seqdiff.data import (
 )
 from seqdiff.denoiser import Denoiser
 from seqdiff.experts import PARTS
-from seqdiff.likelihood import check_budget
-from seqdiff.process import Absorbing
-from seqdiff.run.config import RunConfig
-from seqdiff.run.directory import CONFIG_NAME, Trained, compose, load_trained
+from seqdiff.likelihood import check_additive, check_budget
+from seqdiff.run.comparison import Comparison, compare_runs
+from seqdiff.run.directory import CONFIG_NAME, Trained
+from seqdiff.run.domains import run_packages
 from seqdiff.run.drawing import (
     Drawing,
     check_context,
@@ -50,15 +51,22 @@ from seqdiff.run.drawing import (
 from seqdiff.run.engine import Engine
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
 from seqdiff.run.evaluation import Conditions, Evaluation, compare, estimate
+from seqdiff.run.loading import load_hub, load_trained
 from seqdiff.run.packaged import find_run
-from seqdiff.run.prediction import FillTable, check_readable, embed, fill_table
+from seqdiff.run.prediction import (
+    FillTable,
+    check_readable,
+    embed,
+    fill_table,
+    masked_marginals,
+    substitute,
+)
 from seqdiff.run.sampler_config import choose_sampler
 from seqdiff.run.scoring import Scores, score_records
 from seqdiff.run.signals import GivenSignal, check_tracks, fit_signal, warn_of_range
 from seqdiff.run.variance import Report, measure_variance
 from seqdiff.samplers import Recorder, Sampler, WordAutomaton, check_room
 from seqdiff.trace import check_trace
-from seqdiff.training import weights_digest
 
 
 @dataclass(frozen=True)
@@ -334,6 +342,7 @@ class Run(Trained):
         seed: int = 0,
         batch_size: int = 32,
         engine: Engine | None = None,
+        by_position: bool = False,
         **options: Any,
     ) -> Scores:
         """Estimate the likelihood of sequences.
@@ -348,6 +357,7 @@ class Run(Trained):
             seed: Seed of the draws.
             batch_size: Rows per network call.
             engine: Where to compute; by default in this process.
+            by_position: Whether each score also has what every position contributes to it.
             options: Fields of ``EstimatorOptions``, for example ``estimator="fixed-order"`` or
                 ``target_se=0.5``; for a file also options of its reader, for example
                 ``rc="mean"`` for FASTA.
@@ -361,7 +371,7 @@ class Run(Trained):
         reader: Reader | None = None
         files: list[Path] = []
         if isinstance(sequences, Path):
-            option, files = choose_reader([sequences])
+            option, files = choose_reader([sequences], partial(run_packages, self.directory))
             kind = find_readers()[option]
             own = {f.name for f in fields(kind)} & set(options)
             reader = kind(**{name: options.pop(name) for name in own})
@@ -382,6 +392,8 @@ class Run(Trained):
         if signal is not None:
             warn_of_range(self, fit_signal("score.signal", self, signal, 1))
         estimator = suit("score", estimator, chosen, run)
+        if by_position:
+            check_additive("score", estimator)
         if isinstance(sequences, Path):
             assert reader is not None
             rows = reader.read(files, self.tokenizer)
@@ -395,8 +407,10 @@ class Run(Trained):
             batch_size=batch_size,
             **chosen.budget,
             engine=engine,
+            by_position=by_position,
         )
-        return Scores(tuple(found), self.datamodule.token_name, estimator)
+        counts = self.tokenizer.unit if isinstance(self.tokenizer, CountingTokenizer) else None
+        return Scores(tuple(found), self.datamodule.token_name, estimator, counts)
 
     def in_blocks(self, block_size: int | None, command: str = "in_blocks") -> Run:
         """Return this run with blocks of another size, for every method that uses the model.
@@ -481,6 +495,24 @@ class Run(Trained):
                     parts[f"{part} alone"] = ask()
         return compare(run, split, result, estimator, conditions, parts)
 
+    def compare(
+        self, *others: Run, split: Split = "test", seed: int = 0, **options: Any
+    ) -> Comparison:
+        """Compare other runs with this one on the sequences of a split, with the same noise.
+
+        Args:
+            others: Runs of the same tokenizer.
+            split: Split of this run's data.
+            seed: Seed of the draws.
+            options: Fields of ``EstimatorOptions``, for example ``evaluations=4``.
+
+        Raises:
+            ValueError: If an option or a run does not fit; see ``compare_runs``.
+        """
+        check_seed("compare.seed", seed)
+        check_options("compare", options, EstimatorOptions)
+        return compare_runs([self, *others], split, options=EstimatorOptions(**options), seed=seed)
+
     def embed(
         self,
         sequences: Sequence[str],
@@ -544,6 +576,30 @@ class Run(Trained):
         check_string("fill_probabilities.template", template)
         return fill_table(self, template)
 
+    def substitutions(
+        self, sequence: str, changes: Sequence[str], *, batch_size: int = 32
+    ) -> list[float]:
+        """Score substitutions of a sequence by masked marginals, see ``masked_marginals``.
+
+        Args:
+            sequence: The reference, for example a protein.
+            changes: ``M182T`` for T instead of M at position 182, counted from 1;
+                ``M182T:A42G`` for several at once.
+            batch_size: Maximum number of rows of a network call.
+
+        Returns:
+            log p(changed) - log p(reference) in nats, for each of them.
+
+        Raises:
+            ValueError: If a change is not valid for the sequence, the process is not masked
+                diffusion, or the sequence is too long for the network.
+        """
+        check_string("substitutions.sequence", sequence)
+        check_count("substitutions.batch_size", batch_size)
+        changed = check_strings("substitutions.changes", changes)
+        pairs = [(sequence, substitute(sequence, change)) for change in changed]
+        return masked_marginals(self, pairs, batch_size=batch_size)
+
     def usual_length(self, owner: str) -> int:
         """Return the number of tokens of a training row.
 
@@ -589,8 +645,8 @@ def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
 
     Args:
         directory: A run directory; the name of a packaged model, if there is no such folder; or a
-            hub folder with ``config.json`` and ``model.safetensors`` of a Caduceus, an MDLM or a
-            BD3-LM.
+            hub folder with ``config.json`` and ``model.safetensors`` of a Caduceus, an MDLM, a
+            BD3-LM or a masked language model of transformers.
         device: Device of the network.
 
     Raises:
@@ -603,29 +659,8 @@ def load(directory: Path | str, *, device: torch.device | str = "cpu") -> Run:
     if (directory / CONFIG_NAME).is_file() or not (directory / CONFIG_FILE).is_file():
         found = load_trained(directory, device=device)
     else:
-        found = _load_hub(directory, device)
+        found = load_hub(directory, device=device)
     return Run(found.directory, found.config, found.denoiser, found.digest)
-
-
-def _load_hub(directory: Path, device: torch.device | str) -> Trained:
-    """Load a published network with the tokenizer that its domain registers.
-
-    Raises:
-        ValueError: If no installed domain registers such networks.
-    """
-    kind = str(read_json(directory / CONFIG_FILE).get("model_type"))
-    known = {entry.name: entry for entry in entry_points(group="seqdiff.hubs")}
-    if kind not in known:
-        raise ValueError(
-            f"{directory / CONFIG_FILE} must have a model_type among {', '.join(sorted(known))}, "
-            f"got {kind!r}"
-        )
-    data, backbone, block_size = known[kind].load()(directory)
-    process = Absorbing(data.tokenizer.vocab_size)
-    config = RunConfig(directory, data, backbone, process, block_size=block_size)
-    denoiser = compose(config)
-    digest = weights_digest(denoiser.state_dict())
-    return Trained(directory, config, denoiser.eval().to(device), digest)
 
 
 def _take_domain_options(options: dict[str, Any]) -> list[Any]:

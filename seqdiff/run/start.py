@@ -22,11 +22,19 @@ import torch
 import yaml
 from torch import Tensor
 
-from seqdiff.backbones import Backbone, PublishedBackbone, RunTokens, TokenizedBackbone
+from seqdiff.backbones import (
+    Backbone,
+    PublishedBackbone,
+    RunTokens,
+    TokenizedBackbone,
+    published_weights,
+    without_base,
+)
+from seqdiff.cells import say
 from seqdiff.data import (
+    ReservingTokenizer,
     SequenceDataModule,
     SequenceDataset,
-    Tokenizer,
     signal_statistics,
     token_names,
 )
@@ -39,21 +47,20 @@ from seqdiff.run.directory import (
     CONFIG_NAME,
     choose_device,
     compose,
-    load_trained,
     open_config,
 )
+from seqdiff.run.drawing import draw_samples
+from seqdiff.run.loading import load_base, load_trained
 from seqdiff.run.packaged import find_run, no_run, packaged_name
 from seqdiff.run.trust import trust_options
 from seqdiff.training import (
     CHECKPOINT_NAME,
     METRICS_NAME,
-    MODEL,
     WEIGHTS_NAME,
     DiffusionModule,
     Progress,
     build_trainer,
-    check_prediction,
-    check_weights,
+    check_loggers,
     encode_weights,
     fit_experts,
     is_first_process,
@@ -61,10 +68,10 @@ from seqdiff.training import (
     loaders,
     read_average,
     read_progress,
-    read_purpose,
-    read_weights,
     steps_done,
     was_stopped,
+    weights_digest,
+    where_to_look,
     without_experts,
 )
 
@@ -105,6 +112,10 @@ def start_run(parsed: ParsedRun) -> Path:
     check_folder("RunConfig.output", Path(parsed["output"]))
     make_absolute(parsed)
     config = instantiate(parsed)
+    check_loggers(config.trainer.loggers)
+    if config.adapter is not None and config.start_from is not None:
+        parsed["start_from"] = find_run(config.start_from).absolute()  # it is needed afterwards
+        config = replace(config, start_from=parsed["start_from"])
     directory = config.output
     _check_tokens(config)
     if isinstance(config.backbone, PublishedBackbone):
@@ -153,6 +164,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     written = parse_run(directory / CONFIG_NAME)
     _check_network(written, parse_run(directory / CONFIG_NAME, flags))
     parsed, config = open_config(directory, flags)
+    check_loggers(config.trainer.loggers)
     for key, instead in (
         ("output", f"copy {directory} first"),
         ("start_from", "drop it"),
@@ -259,24 +271,28 @@ def _check_tokens(config: RunConfig) -> None:
     if isinstance(config.backbone, TokenizedBackbone):
         tokenizer = config.data.tokenizer
         name = f"{type(tokenizer).__name__} of fingerprint {tokenizer.fingerprint[:12]}"
+        reserved = tokenizer.reserved_ids if isinstance(tokenizer, ReservingTokenizer) else ()
         config.backbone.check_tokens(
-            RunTokens(name, partial(token_names, tokenizer), tokenizer.encode)
+            RunTokens(name, partial(token_names, tokenizer), tokenizer.encode, reserved)
         )
 
 
 def _begin(config: RunConfig) -> Denoiser:
     """Build the model with its first weights."""
-    denoiser, embedding = compose(config), config.backbone.signal_embedding
+    return compose(config, partial(_load_first, config))
+
+
+def _load_first(config: RunConfig, denoiser: Denoiser) -> None:
+    embedding = config.backbone.signal_embedding
     if embedding is not None:
         found = signal_statistics(config.data.dataset("train"), config.data.signals or [])
         embedding.standardise_by(*map(torch.from_numpy, found))
     if config.start_from is not None:
         own = None if embedding is None else embedding.range.clone()
-        start_weights(config.start_from, denoiser, config.data.tokenizer)
+        load_base(config, denoiser)
         if embedding is not None and own is not None:
             # The mean and the standard deviation stay those that the weights were trained with.
             embedding.range.copy_(own)
-    return denoiser
 
 
 def _add_experts(directory: Path, config: RunConfig) -> None:
@@ -355,7 +371,7 @@ def _keep(parsed: ParsedRun, config: RunConfig, directory: Path) -> Path:
         if is_first_process():
             print("seqdiff: trainer.max_steps 0 reads no data, so no experts", file=sys.stderr)
     denoiser = _begin(config)
-    _sign(parsed, config.data.tokenizer, None)
+    _sign(parsed, config, denoiser, None)
     if is_first_process():
         with _unused(directory):
             _write_config(directory, dump(parsed))
@@ -398,7 +414,7 @@ def _fit(
         if not exported or may_be_done:
             _add_experts(directory, config)
             return directory
-    _sign(parsed, config.data.tokenizer, None if checkpoint is None else done.step)
+    _sign(parsed, config, denoiser, None if checkpoint is None else done.step)
     trainer = build_trainer(
         config.trainer,
         directory,
@@ -406,7 +422,9 @@ def _fit(
         checkpoint_every_n_steps=config.checkpoint_every_n_steps,
         search_batches=config.search_batches,
         done=done,
-        on_start=partial(_write_config, directory, dump(parsed)),
+        on_start=partial(_begin_training, directory, dump(parsed), config),
+        describe=lambda: yaml.safe_load(dump(parsed)),
+        draw_samples=partial(draw_samples, directory, seed=config.seed),
         tokenizer=config.data.tokenizer.fingerprint,
     )
     if is_first_process():  # The others wait for it before Lightning opens their data.
@@ -501,6 +519,11 @@ def _check_for_experts(data: SequenceDataModule) -> None:
         ) from error
 
 
+def _begin_training(directory: Path, text: str, config: RunConfig) -> None:
+    _write_config(directory, text)
+    say(f"seqdiff: {where_to_look(config.trainer.loggers, directory)}", error=True)
+
+
 def _write_config(directory: Path, text: str) -> None:
     write_bytes(directory / CONFIG_NAME, text.encode())
 
@@ -509,17 +532,21 @@ def _write_weights(
     directory: Path, config: RunConfig, denoiser: Denoiser, weights: dict[str, Tensor]
 ) -> None:
     tokenizer = config.data.tokenizer.fingerprint
+    weights = without_base(weights)
     write_bytes(directory / WEIGHTS_NAME, encode_weights(weights, tokenizer, denoiser.description))
 
 
-def _sign(parsed: ParsedRun, tokenizer: Tokenizer, resumed_at: int | None) -> None:
+def _sign(parsed: ParsedRun, config: RunConfig, denoiser: Denoiser, resumed_at: int | None) -> None:
     """Add the versions that make the run to its configuration."""
     made_by = {name: version(name) for name in ("seqdiff", "torch", "lightning")}
     revision = git_revision(Path(__file__).parent)
     if revision is not None:
         made_by["git_revision"] = revision
     if resumed_at is None:
-        parsed["provenance"] = made_by | {"tokenizer": tokenizer.fingerprint}
+        made_by["tokenizer"] = config.data.tokenizer.fingerprint
+        if config.adapter is not None:
+            made_by["base"] = weights_digest(published_weights(denoiser.state_dict()))
+        parsed["provenance"] = made_by
         parsed["resumed"] = None
     else:
         parsed["resumed"] = [*(parsed["resumed"] or []), {"step": str(resumed_at)} | made_by]
@@ -542,48 +569,6 @@ def git_revision(package: Path) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def start_weights(directory: Path, denoiser: Denoiser, tokenizer: Tokenizer) -> None:
-    """Load the weights that another run exported into a new model.
-
-    Args:
-        directory: The other run, or the name of a packaged model; it is not needed afterwards.
-        denoiser: The new model.
-        tokenizer: Tokenizer of the new run.
-
-    Raises:
-        FileNotFoundError: If there is no run directory, or nothing has been saved in it.
-        ValueError: If it is a published network, has another tokenizer, its outputs have another
-            meaning, or its weights do not fit (names the first).
-    """
-    directory = find_run(directory)
-    path = directory / CONFIG_NAME
-    if not path.is_file():
-        if (directory / "config.json").is_file():
-            raise ValueError(
-                f"RunConfig.start_from must be a run directory, got the hub folder {directory}; "
-                "make it a run first: --backbone seqdiff.backbones.PublishedTransformer "
-                f"--backbone.checkpoint {directory} --trainer.max_steps 0"
-            )
-        raise FileNotFoundError(
-            f"RunConfig.start_from must be a run directory, got {directory} without {CONFIG_NAME}; "
-            "check the path"
-        )
-    saved = (parse_run(path)["provenance"] or {}).get("tokenizer")
-    if saved != tokenizer.fingerprint:
-        raise ValueError(
-            f"RunConfig.start_from must be of the tokenizer {tokenizer.fingerprint}, got {saved} "
-            f"in {directory}; use the data.tokenizer of that run"
-        )
-    weights = read_weights(directory / WEIGHTS_NAME)
-    owner = f"RunConfig.start_from {directory}"
-    check_prediction(owner, denoiser, read_purpose(directory / WEIGHTS_NAME).get(MODEL))
-    fix = "give both runs the same backbone, and as many outputs and time inputs"
-    # Experts are those of the new training split.
-    weights = without_experts(weights, denoiser)
-    check_weights(owner, denoiser.state_dict(), weights, to_fit="the backbone", fix=fix)
-    denoiser.load_state_dict(weights)
 
 
 def quieten_lightning() -> None:

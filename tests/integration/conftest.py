@@ -1,6 +1,7 @@
 """A small run of the toy domain, shared by tests that only read it."""
 
 import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,13 +101,20 @@ def same(left: object, right: object) -> bool:
     return left == right
 
 
+@pytest.fixture(scope="session")
+def proteins_installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the distribution of ``examples/proteins``, for PYTHONPATH of a new process."""
+    folder = tmp_path_factory.mktemp("site")
+    tutorials = Path(__file__).parents[2] / "docs" / "tutorials"
+    runpy.run_path(str(tutorials / "run.py"))["install_proteins"](folder)
+    return folder
+
+
 class Entry:
     """An entry point whose object is already loaded."""
 
-    value = "a test"
-
-    def __init__(self, name: str, target: object) -> None:
-        self.name, self.target = name, target
+    def __init__(self, name: str, target: object, value: str = "a test") -> None:
+        self.name, self.target, self.value = name, target, value
 
     def load(self) -> object:
         return self.target

@@ -214,6 +214,7 @@ def test_stopped_together_with_its_loader_processes(config: Path, tmp_path: Path
             said = process.communicate(timeout=60)[1].splitlines()
         assert process.returncode == 130, said
         assert said == [
+            f"seqdiff: metrics: {run / 'metrics.csv'}; tensorboard --logdir {run}",
             "seqdiff: saving after this step; a second signal stops at once",
             f"seqdiff: interrupted; to continue: {sys.executable} -m seqdiff.cli train --resume "
             f"{run} --trust-code tests",

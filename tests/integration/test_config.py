@@ -21,7 +21,8 @@ from tests.integration.toy_domain import ALPHABET
 
 K = len(ALPHABET)
 CONFIGS = Path(__file__).parents[2] / "configs"
-EXPERIMENTS = sorted((CONFIGS / "experiment").rglob("*.yaml"))
+FROM_HUB = sorted((CONFIGS / "experiment" / "text" / f"{name}.yaml") for name in ("bert", "gpt2"))
+EXPERIMENTS = sorted(set((CONFIGS / "experiment").rglob("*.yaml")) - set(FROM_HUB))
 PARTS = sorted(set(CONFIGS.glob("*/*.yaml")) - set(EXPERIMENTS))
 
 
@@ -36,17 +37,22 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_experiment_builds(path: Path, tmp_path: Path) -> None:
     flags = ["--output", str(tmp_path / "run")]
-    if path.name == "bert.yaml":  # its weights cannot be included
-        pytest.importorskip("transformers")
-        from tests.text.pretrained.tiny_bert import SIZE, save_bert
-
-        folder = save_bert(tmp_path / "bert")
-        flags += ["--backbone.checkpoint", str(folder), "--data.tokenizer.vocabulary", str(folder)]
-        config = instantiate(parse_run(path, flags))
-        assert config.backbone.vocab_size == config.data.tokenizer.vocab_size == SIZE
-        return
     config = instantiate(parse_run(path, flags))
     assert config.backbone.config.num_logits == config.data.tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("path", FROM_HUB, ids=lambda path: path.stem)
+def test_every_experiment_from_a_checkpoint_builds(path: Path, tmp_path: Path) -> None:
+    """Their published weights cannot be included; tiny ones with random weights stand in."""
+    pytest.importorskip("transformers")
+    from tests.text.pretrained.tiny_bert import save_bert
+    from tests.text.pretrained.tiny_gpt2 import save_gpt2
+
+    folder = {"bert": save_bert, "gpt2": save_gpt2}[path.stem](tmp_path / "hub")
+    flags = ["--output", str(tmp_path / "run"), "--backbone.checkpoint", str(folder)]
+    flags += ["--data.tokenizer.vocabulary", str(folder)]
+    config = instantiate(parse_run(path, flags))
+    assert config.backbone.vocab_size == config.data.tokenizer.vocab_size
 
 
 @pytest.mark.usefixtures("no_weights")
@@ -60,9 +66,12 @@ def test_every_shipped_part_builds(path: Path) -> None:
 
 
 def test_every_shipped_file_is_tested() -> None:
-    tested = {CONFIGS / "base.yaml", *EXPERIMENTS, *PARTS}
+    tested = {CONFIGS / "base.yaml", *EXPERIMENTS, *FROM_HUB, *PARTS}
     assert set(CONFIGS.rglob("*.y*ml")) == tested
-    assert all(config_files(path)[0].resolve() == CONFIGS / "base.yaml" for path in EXPERIMENTS)
+    assert all(
+        config_files(path)[0].resolve() == CONFIGS / "base.yaml"
+        for path in (*EXPERIMENTS, *FROM_HUB)
+    )
 
 
 def test_precedence(config: Path) -> None:

@@ -119,7 +119,9 @@ def check(words: list[str]) -> None:
     elif program == "python":
         assert arguments[0] == "-m" or (ROOT / arguments[0]).is_file(), words
     else:
-        assert program in (".", "bash", "gunzip", "jupyter", "pre-commit"), f"unknown {words}"
+        assert program in (".", "bash", "docker", "gunzip", "jupyter", "pre-commit"), (
+            f"unknown {words}"
+        )
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_a_published_mdlm_needs_a_known_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="vocab_size must be 50258 or 30523"):
         seqdiff.load(tmp_path / "hub")
     (tmp_path / "hub" / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match=r"must have a model_type among bd3lm, caduceus, mdlm"):
+    with pytest.raises(ValueError, match=r"HubBackbone.checkpoint must be .*, got 'gpt2' in"):
         seqdiff.load(tmp_path / "hub")
 
 

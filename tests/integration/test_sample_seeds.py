@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 
 from seqdiff.cli.app import main
 from seqdiff.denoiser.discrete import Denoiser
-from seqdiff.run import directory as run_module
-from seqdiff.run import load
+from seqdiff.run import load, loading
 from seqdiff.training.weights import encode_weights, weights_digest
 from tests.integration.conftest import override
 
@@ -53,7 +52,7 @@ def test_two_models_have_independent_noise_at_one_seed(
     assert abs(agreement.mean() - np.mean(shifted)) < 5 * error
     assert np.mean(shifted) < 0.5
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "weights_digest", lambda weights: "")
+        patch.setattr(loading, "weights_digest", lambda weights: "")
         first, second = samples(trained, tmp_path / "a.ring"), samples(nearly, tmp_path / "b.ring")
         assert (first == second).mean() > 0.95
 

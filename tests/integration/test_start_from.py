@@ -111,13 +111,14 @@ def test_what_does_not_fit_is_refused(
 
 def test_what_is_no_run_is_refused(config: Path, tmp_path: Path, fails) -> None:
     command = ["train", str(config), "--start_from"]
-    assert "without run.yaml; check the path" in fails([*command, str(tmp_path / "nowhere")])
+    assert "without run.yaml and config.json; check the path" in fails(
+        [*command, str(tmp_path / "nowhere")]
+    )
     hub = tmp_path / "hub"
     hub.mkdir()
     (hub / "config.json").write_text("{}")
     message = fails([*command, str(hub)])
-    assert "got the hub folder" in message
-    assert "--backbone seqdiff.backbones.PublishedTransformer --backbone.checkpoint" in message
+    assert "HubBackbone.checkpoint must be of an architecture that" in message
     assert not (tmp_path / "run").exists()
 
 

@@ -65,6 +65,11 @@ def test_a_next_step_works_from_any_other_program() -> None:
     assert "Draw sequences, or fill gaps" in _paste(command_line("--help"))
 
 
+def _where(run: Path) -> str:
+    """The line that training begins with."""
+    return f"seqdiff: metrics: {run / 'metrics.csv'}; tensorboard --logdir {run}\n"
+
+
 def test_train_says_what_is_next(config: Path, tmp_path: Path, capsys) -> None:
     assert main(["train", str(config)]) == 0
     run = tmp_path / "run"
@@ -81,20 +86,20 @@ def test_training_says_nothing_else(config: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "seqdiff.cli", "--trust-code=tests"]
     command += ["train", str(config), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, _where(tmp_path / "run"))
     assert len(done.stdout.splitlines()) == 1
 
 
 def test_progress_is_lines_where_there_is_no_terminal(
-    config: Path, capsys, monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step, then every 30 s (here every second step), then the last one."""
     clock = iter(range(0, 10**6, 15))
     monkeypatch.setattr(seqdiff.progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     command = ["train", str(config), "--trainer.enable_progress_bar=true", "--trainer.max_steps=9"]
     assert main(command) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 5
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert f"{first}\n" == _where(tmp_path / "run") and len(lines) == 5
     for found, step in zip(lines, (1, 3, 5, 7, 9), strict=True):
         line = rf"training: {step} of 9  train \d\.\d\d\d  lr 0\.0\d+  [\d,]+ tokens/s"
         left = "" if step in (1, 9) else r"  0:0\d:\d\d left"
@@ -154,7 +159,7 @@ def test_dropping_the_average_on_resume_says_nothing(config: Path, tmp_path: Pat
     command = [sys.executable, "-m", "seqdiff.cli", "train", "--resume", str(tmp_path / "run")]
     command += ["--ema_decay=null", "--trainer.max_steps=8", "--trust-code=tests"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, _where(tmp_path / "run"))
 
 
 def test_only_remarks_for_developers_are_silenced() -> None:
@@ -198,3 +203,17 @@ def test_the_sampling_bar_moves_within_a_batch(
     assert main([*command, "--batch_size", "3", "--out", str(tmp_path / "a.ring")]) == 0
     assert shown == sorted(shown) and shown[-1] == 5
     assert any(0 < completed < 3 for completed in shown) and 3 in shown
+
+
+@pytest.mark.parametrize("widgets", [False, True])
+def test_notebooks_without_widgets_get_lines(
+    widgets: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("seqdiff.progress.find_spec", lambda name: widgets or None)
+    bar = seqdiff.progress.Bar(early=True)
+    task = bar.add_task("sampling", total=2)
+    bar.update(task, completed=1)
+    written = capsys.readouterr().err
+    assert (written == "sampling: 1 of 2\n") is not widgets
+    assert bar.disable is not widgets, "rich shows the widget"

@@ -35,7 +35,9 @@ def test_an_error_stands_alone_and_a_success_says_no_blank_line(
     small = [flag for flag in SMALL if not flag.startswith("--backbone")]
     given = [f"--data.train={corpus}", f"--output={tmp_path / 'run'}", "--trainer.max_steps=1"]
     assert main(["train", CONFIG, *given, *small, *causal]) == 0
-    assert capsys.readouterr().err == ""
+    run = tmp_path / "run"
+    where = f"seqdiff: metrics: {run / 'metrics.csv'}; tensorboard --logdir {run}\n"
+    assert capsys.readouterr().err == where
     draw = ["sample", str(tmp_path / "run"), "--num=2", "--length=8", "--seed=1"]
     draw += [f"--out={tmp_path / 's.txt'}"]
     assert main([*draw, "--sampler=ancestral"]) == 2

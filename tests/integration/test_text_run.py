@@ -190,7 +190,13 @@ BAD = [
     ("a.jsonl", b'{"text": "x"}\n{"t": 1}\n', (), "a.jsonl:2: must have text in the field 'text'"),
     ("a.jsonl", b"x", ("--data.field=b",), "a.jsonl:1: must be a JSON object, got: Expecting"),
     ("a.txt", b"x", ("--data.train=no*.txt",), "data.train must be a file, a glob that matches"),
-    ("a.csv", b"x", (), "a.csv: must end in one of .txt, .jsonl, .parquet, optionally with .gz"),
+    (
+        "a.csv",
+        b"x",
+        (),
+        "a.csv: must end in one of .txt, .jsonl, .parquet, .fa, .fasta, .faa, .fna, "
+        "optionally with .gz",
+    ),
     (
         "a.txt",
         b"x" * 40 + b"\ny\n",
@@ -277,7 +283,7 @@ TOKENIZERS = [f"{name}Tokenizer" for name in NAMES]
             "--data.tokenizer=text.tokenizers.characters.ByteTokeniser",
             "has no attribute 'ByteTokeniser'; choose from ",
         ),
-        ("--data.tokenizer=collections.OrderedDict", "a subclass of TextTokenizer; choose from "),
+        ("--data.tokenizer=collections.OrderedDict", "a subclass of StringTokenizer; choose from "),
         ("--data.tokenizer.vocabulary=x", "'vocabulary' is not accepted; drop it, the class takes"),
         ("--data.detokenizer=[ptb]", """twice, as in '"[ptb]"'; in YAML once: "[ptb]\""""),
         ("--data.length=long", "data.length must be an integer, got long"),
@@ -292,6 +298,6 @@ def test_a_misspelt_tokenizer_is_answered_by_the_choices(
     if "choose from" in said:
         assert {f"text.tokenizers.{name}" for name in TOKENIZERS} <= set(choices)
         assert not {
-            name for name in choices if name.endswith((".TextTokenizer", ".SubwordTokenizer"))
+            name for name in choices if name.endswith((".StringTokenizer", ".SubwordTokenizer"))
         }
     assert not (tmp_path / "run").exists()

@@ -9,11 +9,13 @@ import torch
 from rich.progress import Progress
 
 from seqdiff.cli.app import main
+from seqdiff.data import Records
 from seqdiff.plots.trace import develop
 from seqdiff.run import Run, engine, load
 from seqdiff.run.sampler_config import build_sampler
 from seqdiff.samplers import FirstHittingSampler, Recorder, recorder
 from seqdiff.trace import read_trace
+from seqdiff.types import Inputs
 
 pytestmark = pytest.mark.usefixtures("toy_writer")
 
@@ -138,8 +140,46 @@ def test_given_letters_stay_and_batches_come_in_any_order_and_length(run: Run) -
         trace.states(3)
 
 
+@pytest.mark.parametrize(
+    "case",
+    ["first_hitting", "first_hitting in 5 steps", "ancestral", "entropy_budget", "remask_loop"],
+)
+def test_who_watches_is_told_the_probability_that_the_model_gave_each_token(
+    run: Run, case: str
+) -> None:
+    flags = [*SAMPLERS[case], "--temperature=0.5"]  # probabilities are those before it
+    template = "u-V--W------"
+    allowed = torch.from_numpy(run.tokenizer.allowed(template))
+    state = torch.zeros((3, LENGTH), dtype=torch.int64)
+    compared = 0
+
+    def watch(step: int, changes: np.ndarray, chance: np.ndarray) -> None:
+        nonlocal compared
+        row, position, token = torch.from_numpy(changes.astype(np.int64)).T
+        if step > 0 and case != "remask_loop":  # which draws after remasking, within a step
+            every = run.denoiser.log_probs(Inputs(state)).double().masked_fill(~allowed, -torch.inf)
+            found = every.softmax(dim=-1)[row, position, token].detach()
+            assert np.allclose(found, chance, atol=1e-6)
+            compared += len(chance)
+        assert (np.isnan(chance) == (step == 0) | (token == 6).numpy()).all()
+        state[row, position] = token
+
+    templates = Records([("a", template)], 3, run.tokenizer)
+    recorder = Recorder(watch)
+    drawn = list(
+        run.draw(
+            templates,
+            sampler=build_sampler(case.split()[0], flags),
+            seed=0,
+            recorder=recorder,
+        )
+    )
+    assert [run.tokenizer.decode(row.tolist()) for row in state] == drawn
+    assert compared == (0 if case == "remask_loop" else 33)
+
+
 def test_nothing_is_recorded_unasked(trained: Path, tmp_path: Path, monkeypatch) -> None:
-    def refuse(self: Recorder) -> None:
+    def refuse(self: Recorder, watch: object = None) -> None:
         raise AssertionError
 
     monkeypatch.setattr(Recorder, "__init__", refuse)
@@ -182,7 +222,7 @@ def test_a_trace_that_cannot_be_is_refused_before_the_run_is_read(
     tmp_path: Path, fails: Callable, monkeypatch, num: str, trace: str, message: str
 ) -> None:
     out = tmp_path / "a.npz" if trace == "a.npz" else tmp_path / "a.ring"
-    monkeypatch.setattr("seqdiff.cli.sample.find_writer", lambda path: None)
+    monkeypatch.setattr("seqdiff.cli.sample.find_writer", lambda path, run: None)
     command = ["sample", "no run", "--num", num, "--length", "9", "--seed", "0"]
     said = fails([*command, "--out", str(out), "--trace", str(tmp_path / trace)])
     assert message.format(tmp_path) in said
