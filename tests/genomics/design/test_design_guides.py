@@ -37,9 +37,9 @@ def folder(gc_table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_run(gc_table, folder / "blocks")
     train = ["oracle", "train", str(gc_table), "--members=1", "--signals", "[gc]"]
     for name, more in (
-        ("guide", ["--part=a", "--mask-inputs", "--epochs=2"]),
+        ("guide", ["--part=a", "--mask-inputs", "--epochs=8"]),
         ("plain", ["--part=a", "--epochs=1"]),
-        ("judge", ["--part=b", "--epochs=2"]),
+        ("judge", ["--part=b", "--epochs=8"]),
     ):
         assert main([*train, *more, f"--out={folder / name}"]) == 0
     return folder
@@ -64,12 +64,12 @@ def test_guided_candidates_come_closer(
     """The run has learnt little, so the value comes from the guide; constraints hold beside it."""
     if run == "whole" and not (folder / run).is_dir():
         train_run(gc_table, folder / run, *WHOLE)
-    flags = ["design", str(folder / run), "--signal=gc=2", "--num=4", "--candidates=4"]
+    flags = ["design", str(folder / run), "--signal=gc=2", "--num=16", "--candidates=16"]
     flags += ["--spread=0", f"--judge={folder / 'judge'}", "--avoid=ACG", "--motif=TGAC@4"]
-    guide = [f"--guide={folder / 'guide'}", f"--guide-by={by}", "--guidance=2"]
+    guide = [f"--guide={folder / 'guide'}", f"--guide-by={by}", "--guidance=6"]
     assert main([*flags, f"--out={tmp_path / 'free'}"]) == 0
     free = np.mean(judged(tmp_path / "free"))
-    for name, batch in (("a", 3), ("b", 4)):
+    for name, batch in (("a", 5), ("b", 16)):
         out = tmp_path / name
         assert main([*flags, *guide, f"--out={out}", f"--batch-size={batch}"]) == 0
         assert np.mean(judged(out)) > free + 0.5
