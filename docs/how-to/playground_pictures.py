@@ -17,7 +17,7 @@ _TEMPLATE = "TTGACAN" + "N" * 15 + "TATAATNNNNNNRTG"
 
 def _shrink(path: Path) -> None:
     with Image.open(path) as image:
-        image.convert("RGB").quantize(64).save(path, optimize=True)
+        image.convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def main() -> None:

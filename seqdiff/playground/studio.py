@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import docstring_parser
 import numpy as np
 import torch
+from scipy.special import entr
 
 from seqdiff.checks import check_count, check_seed
 from seqdiff.data import Blanks, ConstraintTokenizer, Records, StringTokenizer, Templates
@@ -230,6 +231,9 @@ class Studio:
     def predict(self, wanted: Predict) -> Event:
         """Predict the token at a position from the others, most likely symbol first.
 
+        Its information, in bits, is the entropy of equally likely tokens less that of the prediction
+        (Schneider and Stephens 1990, without the correction for small samples).
+
         Raises:
             ValueError: If the run cannot, or the request does not fit it.
         """
@@ -253,7 +257,9 @@ class Studio:
             (log_probs,) = run.denoiser.log_probs(Inputs(tokens), where)
         chance = log_probs.double().exp().cpu().numpy()
         best = np.argsort(-chance, kind="stable")[:_MOST_SHOWN].tolist()
-        return {"ids": best, "chances": chance[best].tolist()}
+        most = math.log2(len(chance))
+        bits = most - float(entr(chance).sum()) / math.log(2)
+        return {"ids": best, "chances": chance[best].tolist(), "bits": bits, "most": most}
 
     def _conditioned(self, command: str, wanted: Condition) -> Run:
         return self.run.condition(command, wanted.label, wanted.signal or None)

@@ -1,6 +1,7 @@
 """The page of ``seqdiff playground``: its answers, its jobs, its command, and in a browser."""
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -32,6 +33,7 @@ from seqdiff.playground.jobs import Jobs
 from seqdiff.run import Engine, Run, Shard, trust_options
 from tests.hub_models import save_family
 from tests.integration.conftest import Entry, install
+from tests.integration.test_labelled_run import train, write_data
 from tests.integration.toy_domain import write_ring
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +172,8 @@ def test_a_position_is_predicted_from_the_others(dna: TestClient) -> None:
     assert sorted(found["ids"]) == [0, 1, 2, 3] and sum(found["chances"]) == pytest.approx(1)
     assert found["chances"] == sorted(found["chances"], reverse=True)
     assert np.allclose(wanted.probabilities[0][found["ids"]], found["chances"], atol=1e-6)
+    information = 2 + sum(p * math.log2(p) for p in found["chances"])
+    assert found["most"] == 2 and found["bits"] == pytest.approx(information)
     given = {"tokens": ids, "position": 6, "signal": {"log2_expr": 8.0}}
     assert dna.post("/predict", json=given).json()["chances"] != found["chances"]
 
@@ -197,6 +201,47 @@ def test_a_hub_folder_continues_a_prompt(tmp_path: Path, monkeypatch: pytest.Mon
         encode(text)[:2].tolist() == encode("the dog").tolist() for text in last["sequences"]
     )
     assert repeat(last["command"], tmp_path, monkeypatch) == last["file"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "predicts", "template", "guidance"),
+    [
+        (["--preset=mdlm"], True, "ACGNNNNNRY", 2),
+        (["--preset=udlm"], False, "ACGNNNNNRY", 2),
+        (["--preset=plaid"], False, "ACGNNNNNRY", 1),
+        (["--preset=ar", "--backbone=AutoregressiveMamba"], True, "ACG", 2),
+    ],
+    ids=["masked", "uniform", "gaussian", "autoregressive"],
+)
+def test_other_diffusions_with_labels(
+    flags: list[str],
+    predicts: bool,
+    template: str,
+    guidance: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
+    data = [*write_data(tmp_path), "--data.labels=[rich, poor]"]
+    assert train(tmp_path / "run", "--trainer.max_steps=2", *flags, *data) == 0
+    write = find_writer(Path("a.fa"), tmp_path / "run")
+    page = client(tmp_path / "run", Hooks(write, command_line, [DnaOptions]))
+    about = page.get("/about").json()
+    assert about["labels"] == ["rich", "poor"] and about["predicts"] == predicts
+    wanted = {"template": template, "length": 10, "num": 2, "seed": 1, "label": "rich"}
+    *film, last = events(page, "draw", {**wanted, "guidance": guidance})
+    assert last["kind"] == "done", last
+    steps = [event["step"] for event in film if event["kind"] == "step"]
+    assert steps == sorted(set(steps)) and steps[0] == 0 and len(steps) > 3
+    pattern = "ACG.{5}[AG][CT]" if "N" in template else "ACG.{7}"
+    assert all(re.fullmatch(pattern, text) for text in last["sequences"])
+    assert f"--label=rich --guidance={guidance}" in last["command"]
+    assert repeat(last["command"], tmp_path, monkeypatch) == last["file"]["text"]
+    found = done(page, "score", {"sequences": last["sequences"], "label": "rich"})
+    scores = seqdiff.load(tmp_path / "run").score(last["sequences"], label="rich")
+    assert found["rows"] == [list(scores.cells(score)) for score in scores]
+    asked = page.post("/predict", json={"tokens": [0, 1, 2], "position": 1, "label": "poor"})
+    assert ("ids" in asked.json()) == predicts, asked.json()
 
 
 @pytest.mark.parametrize(
@@ -453,6 +498,14 @@ def test_in_a_browser_by_keyboard_alone(serve: Callable[[str], str], tmp_path: P
             page.keyboard.press(key)
         api.expect(page.locator("#place")).to_contain_text("Sequence 0, position 14 (from 0)")
         assert page.locator("#bars code").count() == 4
+        page.wait_for_selector(
+            "#logo text:nth-of-type(2)", state="attached"
+        )  # the first is below it
+        heights = page.locator("#logo text[transform]").evaluate_all(
+            "letters => letters.map(letter => letter.getBoundingClientRect().height)"
+        )
+        assert heights == sorted(heights), "the most likely base is at the top, and the highest"
+        api.expect(page.locator("#logo text").first).to_have_text(re.compile(r"\d\.\d\d of 2 bits"))
         tab_to("#file")
         with page.expect_download() as download:
             page.keyboard.press("Enter")
@@ -466,6 +519,21 @@ def test_in_a_browser_by_keyboard_alone(serve: Callable[[str], str], tmp_path: P
             page.keyboard.press("Enter")
             page.wait_for_selector(result, state="attached")
         assert page.locator("#heat tr").count() == 5 and page.locator("#history li").count() == 1
+        for selector, text in (("#signal-0", "2.5"), ("#guidance", "3"), ("#first input", "0.5")):
+            tab_to(selector)
+            page.keyboard.type(text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#history li:nth-child(2)")
+        api.expect(page.locator("#status")).to_have_text("done")
+        command = page.inner_text("#command")
+        for flag in ("--signal=log2_expr=2.5", "--guidance=3", "temperature=0.5"):
+            assert flag in command
+        assert page.locator(".row").all_inner_texts() != shown
+        tab_to("#history li:last-child button")
+        page.keyboard.press("Enter")
+        api.expect(page.locator("#step-text")).to_have_text("6 of 6")
+        assert page.locator(".row").all_inner_texts() == shown
+        assert "--guidance" not in page.inner_text("#command")
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
