@@ -231,8 +231,8 @@ class Studio:
     def predict(self, wanted: Predict) -> Event:
         """Predict the token at a position from the others, most likely symbol first.
 
-        Its information, in bits, is the entropy of equally likely tokens less that of the prediction
-        (Schneider and Stephens 1990, without the correction for small samples).
+        Its information, in bits, is the entropy of equally likely tokens less that of the
+        prediction (Schneider and Stephens 1990, without the correction for small samples).
 
         Raises:
             ValueError: If the run cannot, or the request does not fit it.
