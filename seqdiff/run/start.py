@@ -60,6 +60,7 @@ from seqdiff.training import (
     DiffusionModule,
     Progress,
     build_trainer,
+    check_compile,
     check_loggers,
     encode_weights,
     fit_experts,
@@ -113,6 +114,7 @@ def start_run(parsed: ParsedRun) -> Path:
     make_absolute(parsed)
     config = instantiate(parsed)
     check_loggers(config.trainer.loggers)
+    check_compile(config.trainer, config.backbone)
     if config.adapter is not None and config.start_from is not None:
         parsed["start_from"] = find_run(config.start_from).absolute()  # it is needed afterwards
         config = replace(config, start_from=parsed["start_from"])
@@ -165,6 +167,7 @@ def resume_run(directory: Path, flags: Sequence[str] = ()) -> Path:
     _check_network(written, parse_run(directory / CONFIG_NAME, flags))
     parsed, config = open_config(directory, flags)
     check_loggers(config.trainer.loggers)
+    check_compile(config.trainer, config.backbone)
     for key, instead in (
         ("output", f"copy {directory} first"),
         ("start_from", "drop it"),
@@ -398,6 +401,7 @@ def _fit(
         max_steps=config.trainer.max_steps,
         log_every_n_steps=config.trainer.log_every_n_steps,
         dropout=config.dropout,
+        compiled=config.trainer.compile,
     )
     data = loaders(config.data, config.trainer.limit_val_batches)
     checkpoint = directory / CHECKPOINT_NAME if resume else None

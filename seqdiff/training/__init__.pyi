@@ -32,6 +32,7 @@ from .optim import decay_groups as decay_groups
 from .optim import lr_factor as lr_factor
 from .sharding import is_first_process as is_first_process
 from .trainer import build_trainer as build_trainer
+from .trainer import check_compile as check_compile
 from .trainer import is_over as is_over
 from .trainer import was_stopped as was_stopped
 from .weights import CHECKPOINT_NAME as CHECKPOINT_NAME

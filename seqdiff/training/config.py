@@ -105,6 +105,9 @@ class TrainerConfig:
             null takes all.
         log_every_n_steps: Optimizer steps between two log rows.
         deterministic: Raise an error on operations that are not deterministic.
+        compile: Compile the layers of the network by ``torch.compile`` in the first steps, which
+            takes minutes. PyTorch caches the result on disk for later runs. On a CPU this needs a
+            C++ compiler.
         enable_progress_bar: Show a bar.
         logger: Where training logs beside metrics.csv, which it always writes: ``tensorboard``,
             ``wandb``, ``mlflow``, a list of them, or ``csv`` for nowhere. Each also gets samples
@@ -125,6 +128,7 @@ class TrainerConfig:
     limit_val_batches: int | float | None = None
     log_every_n_steps: int = 10
     deterministic: bool = False
+    compile: bool = False
     enable_progress_bar: bool = True
     logger: LoggerName | list[LoggerName] | None = None
 

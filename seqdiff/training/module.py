@@ -26,7 +26,7 @@ from seqdiff.training.optim import (
     lr_scales,
     muon_matrices,
 )
-from seqdiff.training.sharding import ShardedStrategy
+from seqdiff.training.sharding import ShardedStrategy, list_layers
 from seqdiff.types import Batch
 
 _VALIDATION_SEED = 0
@@ -57,6 +57,7 @@ class DiffusionModule(LightningModule):
         max_steps: int | None,
         log_every_n_steps: int = 1,
         dropout: ConditionDropout | None = None,
+        compiled: bool = False,
     ) -> None:
         """Set up training.
 
@@ -69,6 +70,8 @@ class DiffusionModule(LightningModule):
             log_every_n_steps: Optimizer steps between two log rows.
             dropout: Hides labels and signals of some training examples from the network;
                 by default of none.
+            compiled: Whether ``torch.compile`` compiles the layers of the network, one by one,
+                when they are first called.
 
         Raises:
             ValueError: If the objective does not fit the denoiser.
@@ -82,6 +85,7 @@ class DiffusionModule(LightningModule):
         self.log_every_n_steps = log_every_n_steps
         self.dropout = ConditionDropout() if dropout is None else dropout
         self.noise = CounterNoise(seed)
+        self._compiled = compiled
         self._groups = (decay_groups(denoiser), lr_scales(denoiser), muon_matrices(denoiser))
         self._unchecked: Tensor | None = None
         self._validation = (
@@ -101,7 +105,9 @@ class DiffusionModule(LightningModule):
         return total
 
     def configure_model(self) -> None:
-        """Shard the network if the strategy does."""
+        """Compile layers if wanted, and shard the network if the strategy does."""
+        for layer in list_layers(self.denoiser.backbone) if self._compiled else ():
+            layer.compile()
         strategy = self.trainer.strategy
         if isinstance(strategy, ShardedStrategy):
             strategy.shard(self, self.denoiser.backbone, "training_step", "validation_step")

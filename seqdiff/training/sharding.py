@@ -31,6 +31,12 @@ def sharded_like(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
 
 
+def list_layers(network: nn.Module) -> list[nn.Module]:
+    """Return what a network repeats: the modules in its lists of modules."""
+    lists = (part for part in network.children() if isinstance(part, nn.ModuleList))
+    return [layer for part in lists for layer in part]
+
+
 class ShardedStrategy(ModelParallelStrategy):
     """Shards weights, gradients and optimizer states over all devices by PyTorch's FSDP2.
 
@@ -59,9 +65,8 @@ class ShardedStrategy(ModelParallelStrategy):
             steps: The methods of the module that use its weights.
         """
         mesh = self.device_mesh["data_parallel"]
-        for part in layers.children():
-            for layer in part if isinstance(part, nn.ModuleList) else ():
-                fully_shard(layer, mesh=mesh)
+        for layer in list_layers(layers):
+            fully_shard(layer, mesh=mesh)
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
         for step in steps:
             register_fsdp_forward_method(module, step)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +17,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, LambdaCallback, Timer
+from torch import nn
 
 from seqdiff.files import write_bytes
 from seqdiff.trace import Samples
@@ -26,7 +30,7 @@ from seqdiff.training.callbacks import (
 )
 from seqdiff.training.config import TrainerConfig
 from seqdiff.training.loggers import Services, build_loggers, log_samples
-from seqdiff.training.sharding import ShardedStrategy
+from seqdiff.training.sharding import ShardedStrategy, list_layers
 from seqdiff.training.weights import Progress
 
 _NOTHING = Progress()
@@ -112,7 +116,7 @@ def build_trainer(
         search = ClippedScheduleSearch(search_batches, every_n_batches=every_n_batches, ema=ema)
         callbacks.append(search)
     arguments = asdict(config)
-    del arguments["logger"]
+    del arguments["logger"], arguments["compile"]  # not Lightning's
     arguments["max_steps"] = -1 if config.max_steps is None else config.max_steps
     # Lightning counts batches of a device; the data module limits the rows over all devices.
     arguments["limit_val_batches"] = 0 if config.val_check_interval is None else 1.0
@@ -140,6 +144,28 @@ def build_trainer(
         ) from error
     _check_left(config, done)
     return trainer
+
+
+def check_compile(config: TrainerConfig, network: nn.Module) -> None:
+    """Check, before slow work, that ``trainer.compile`` can do something here.
+
+    Raises:
+        ValueError: If the network has no lists of layers, or a CPU has no C++ compiler.
+    """
+    if not config.compile:
+        return
+    if not list_layers(network):
+        raise ValueError(
+            f"trainer.compile must be false for {type(network).__name__}, which has no list of "
+            "layers; drop it"
+        )
+    compiler = shlex.split(os.environ.get("CXX") or "g++")[0]
+    on_cpu = config.accelerator == "cpu" or not torch.cuda.is_available()
+    if on_cpu and shutil.which(compiler) is None:
+        raise ValueError(
+            f"trainer.compile must be false without the C++ compiler {compiler}, which "
+            "torch.compile needs on a CPU; install it, or name another one in CXX"
+        )
 
 
 def _check_left(config: TrainerConfig, done: Progress) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from torch._dynamo.utils import counters
 
 from seqdiff.backbones import AutoregressiveTransformer, Transformer
 from seqdiff.cli.app import main
@@ -123,3 +124,45 @@ def test_samples_have_the_class_that_is_asked_for(
     assert abs(poor - GC["poor"]) < 0.044 + 0.06
     assert sample(run, out, "--label=rich", "--guidance=10") > rich + 0.05
     assert poor + 0.1 < sample(run, out) < rich - 0.1
+
+
+@pytest.mark.slow
+def test_compiled_layers_train_the_same(config: Path, tmp_path: Path) -> None:
+    run, graphs = ["train", str(config), *SMALL, "--backbone.dropout=0"], unique_graphs()
+    assert main([*run, f"--output={tmp_path / 'plain'}"]) == 0
+    assert unique_graphs() == graphs
+    flags = ["--trainer.compile=true", f"--output={tmp_path / 'compiled'}"]
+    assert main([*run, *flags]) == 0
+    assert unique_graphs() > graphs
+    plain, found = (load(tmp_path / name).denoiser.state_dict() for name in ("plain", "compiled"))
+    assert plain.keys() == found.keys()
+    for name, value in plain.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_resume_of_compiled_layers_is_bit_identical(config: Path, tmp_path: Path) -> None:
+    """With dropout, whose noise the compiled layers draw themselves."""
+    flags = [*SMALL, "--backbone.dropout=0.5", "--trainer.compile=true"]
+    run, stopped = ["train", str(config), *flags], tmp_path / "stopped"
+    assert main([*run, "--trainer.max_steps=4", f"--output={tmp_path / 'straight'}"]) == 0
+    assert main([*run, "--trainer.max_steps=2", f"--output={stopped}"]) == 0
+    assert main(["train", "--resume", str(stopped), "--trainer.max_steps=4"]) == 0
+    assert weights(stopped) == weights(tmp_path / "straight")
+
+
+def unique_graphs() -> int:
+    """How many graphs ``torch.compile`` has made in this process."""
+    return counters["stats"]["unique_graphs"]
+
+
+def test_what_cannot_be_compiled_is_one_line(
+    config: Path, tmp_path: Path, fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ["train", str(config), "--trainer.compile=true", f"--output={tmp_path / 'run'}"]
+    said = "trainer.compile must be false for ToyNet, which has no list of layers; drop it"
+    assert said in fails(run)
+    monkeypatch.setenv("CXX", "no-compiler -O2")
+    said = "trainer.compile must be false without the C++ compiler no-compiler, which torch.compile"
+    assert said in fails([*run, *SMALL])
+    assert not (tmp_path / "run").exists()
