@@ -106,7 +106,7 @@ def test_samples_have_the_class_that_is_asked_for(
 ) -> None:
     """2,000 independent bases give the fraction to 0.009; 1e-6 is at 4.9 of those, 0.044.
 
-    The model may be off by another 0.06. A model that ignores labels gives 0.5.
+    The model may be off by another 0.02. A model that ignores labels gives 0.5.
     """
     monkeypatch.setenv("SEQDIFF_CACHE", str(tmp_path / "cache"))
     run, out = tmp_path / "run", tmp_path / "s.fa"
@@ -119,11 +119,11 @@ def test_samples_have_the_class_that_is_asked_for(
     ]
     assert main(["train", str(CONFIG), *SMALL, *write_data(tmp_path), *flags]) == 0
     assert load(run).denoiser.num_classes == 2
-    rich, poor = (sample(run, out, "--label", name) for name in ("rich", "poor"))
-    assert abs(rich - GC["rich"]) < 0.044 + 0.06
-    assert abs(poor - GC["poor"]) < 0.044 + 0.06
+    found = {name: sample(run, out, "--label", name, length=25) for name in GC}
+    assert all(abs(found[name] - share) < 0.044 + 0.02 for name, share in GC.items()), found
+    assert found["poor"] + 0.1 < sample(run, out, length=25) < found["rich"] - 0.1
+    rich = sample(run, out, "--label=rich")
     assert sample(run, out, "--label=rich", "--guidance=10") > rich + 0.05
-    assert poor + 0.1 < sample(run, out) < rich - 0.1
 
 
 @pytest.mark.slow
