@@ -129,11 +129,14 @@ def test_a_logger_that_does_not_exist(config: Path, fails) -> None:
     assert "tensorbord" in fails(["train", str(config), "--trainer.logger", "tensorbord"])
 
 
-def test_a_damaged_file_of_names_is_one_line(config: Path, tmp_path: Path, fails) -> None:
+@pytest.mark.parametrize("content", ['["x"]', '{"wandb": 3}', '{"wandb":'])
+def test_a_damaged_file_of_names_is_one_line(
+    content: str, config: Path, tmp_path: Path, fails
+) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     run = tmp_path / "run"
     _train(config, run, "csv")
-    (run / "loggers.json").write_text('["x"]')
+    (run / "loggers.json").write_text(content)
     flags = ["--trainer.logger", "wandb", "--trainer.max_steps", "6"]
     line = fails(["train", "--resume", str(run), *flags])
     assert f"{run / 'loggers.json'}: not a file of names by logger; delete it" in line

@@ -76,6 +76,8 @@ def test_a_logarithm_of_a_mean_has_no_terms(trained: Path, fails, tmp_path: Path
     line = fails([*command, str(tmp_path / "a.bw"), *flags])
     assert "score.estimator must add up terms of positions" in line
     assert "score.tracks must end in .bw" in fails([*command, str(tmp_path / "a.txt")])
+    line = fails([*command, str(tmp_path / "none" / "a.bw")])
+    assert line.startswith("seqdiff: error: score.tracks must lie in an existing folder"), line
     (tmp_path / "a.txt").write_text("ACGT\n")
     command = ["score", "ecoli-promoters", str(tmp_path / "a.txt"), "--tracks"]
     line = fails([*command, str(tmp_path / "a.bw")])
