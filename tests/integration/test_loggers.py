@@ -71,9 +71,10 @@ def test_no_samples_where_the_length_or_a_condition_is_unknown(
 
 
 @pytest.mark.slow
-def test_wandb_offline(config: Path, tmp_path: Path) -> None:
+def test_wandb_offline(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     run = tmp_path / "run"
+    monkeypatch.setenv("WANDB_PROJECT", "rings-of-letters")
     metrics = _train(config, run, "wandb")
     assert main(["train", "--resume", str(run), "--trainer.max_steps", "6"]) == 0
     number = json.loads((run / "loggers.json").read_text())["wandb"]
@@ -82,6 +83,7 @@ def test_wandb_offline(config: Path, tmp_path: Path) -> None:
     first = (folders[0] / f"run-{number}.wandb").read_bytes()
     assert b"val/bits_per_token" in first and repr(metrics["val/bits_per_token"]).encode() in first
     assert b"toy_domain.ToyNet" in first, "the configuration"
+    assert b"rings-of-letters" in first, "the project"
     (table,) = folders[1].rglob("*.table.json")
     assert [row[0] for row in json.loads(table.read_text())["data"]] == load(run).sample(4, seed=7)
     assert len(list(folders[1].rglob("*.png"))) == 1
