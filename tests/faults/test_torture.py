@@ -9,6 +9,8 @@ import torch
 
 from tests.faults import torture
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(2)  # of each reader, besides the sound file and garbage
 
 

@@ -325,6 +325,7 @@ def test_python_blocks_run(shown_folders: Path, capsys) -> None:
     assert gc > 0.6, "128 bases of an untrained model have half their bases G or C without"
 
 
+@pytest.mark.slow
 def test_design_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     rows = ["".join(rng.choice(list("ACGT"), 32)) + f"\t{number}" for number in range(120)]

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "proteins"
 
 
+@pytest.mark.slow
 def test_the_example_passes_its_own_tests(proteins_installed: Path, tmp_path: Path) -> None:
     """In a process of its own, since other tests list what is installed."""
     path = os.pathsep.join([str(proteins_installed), str(ROOT)])
