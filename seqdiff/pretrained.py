@@ -44,6 +44,10 @@ def short(error: BaseException) -> str:
 
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_TOKENIZERS = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "tokenizer.model"),
+    *("spiece.model", "sentencepiece.bpe.model"),
+)
 _KNOWN = {
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -138,7 +142,13 @@ def load_tokenizer(owner: str, name: str):
             needs code of its own.
     """
     loader = require_extra("transformers", owner, "hub").AutoTokenizer
-    settings = Path(name) / "tokenizer_config.json"
+    folder = Path(name)
+    if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZERS):
+        raise FileNotFoundError(
+            f"{owner} must hold a tokenizer, got none of {', '.join(_TOKENIZERS)} in {name}; copy "
+            "its files there"
+        )
+    settings = folder / "tokenizer_config.json"
     if settings.is_file():
         _check_own_code(owner, str(settings), parse_json(settings.read_text(encoding="utf-8")))
     return _fetch(

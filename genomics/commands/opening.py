@@ -38,13 +38,23 @@ def as_dna_run(command: str, run: Run, units: Collection[str] = ()) -> Run:
         ValueError: If the run is not on DNA, or the model needs a label.
     """
     tokenizer = run.tokenizer
-    counts = isinstance(tokenizer, CountingTokenizer) and tokenizer.unit in units
-    if not counts and run.tokenizer.fingerprint != DNATokenizer().fingerprint:
+    unit = tokenizer.unit if isinstance(tokenizer, CountingTokenizer) else run.datamodule.token_name
+    counts = isinstance(tokenizer, CountingTokenizer) and unit in units
+    if not counts and not _reads_bases(run):
+        if unit == "base":
+            raise ValueError(
+                f"{command}.directory must be a run whose tokens are single bases, got "
+                f"{run.directory}, whose tokens are longer; choose another run"
+            )
         raise ValueError(
-            f"{command}.directory must be a run on DNA, got {run.directory}, whose tokenizer is "
-            f"{run.tokenizer.fingerprint}; choose another run"
+            f"{command}.directory must be a run on DNA, got {run.directory}, which is on "
+            f"{unit}s; choose another run"
         )
     return guide(command, run, None)
+
+
+def _reads_bases(run: Run) -> bool:
+    return run.tokenizer.fingerprint == DNATokenizer().fingerprint
 
 
 def choose_window(command: str, run: Run, window: int | None) -> int:
@@ -61,6 +71,8 @@ def choose_window(command: str, run: Run, window: int | None) -> int:
     """
     learnt, most = run.datamodule.context_length, run.max_length
     chosen = learnt if window is None else window
+    if chosen is not None and chosen >= 2 and not _reads_bases(run):
+        return chosen  # how many tokens it has is known when it is tokenized
     if chosen is None:
         raise ValueError(
             f"{command}.window must be given for a run whose training rows differ in length, got "

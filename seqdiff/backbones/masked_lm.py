@@ -98,7 +98,15 @@ class HubNetwork(Backbone):
         fresh = type(self)(
             self.checkpoint, num_embeddings=self.num_logits + 1, num_logits=self.num_logits
         )
-        self.load_state_dict(fresh.state_dict())
+        weights = fresh.state_dict()
+        for name, own in self.state_dict().items():
+            there = weights[name].shape if name in weights else None
+            if there != own.shape:
+                raise ValueError(
+                    f"{type(self).__name__}.checkpoint must be the model that the run was trained "
+                    f"from, got {self.checkpoint} with another shape of {name}; restore that folder"
+                )
+        self.load_state_dict(weights)
 
     def to_hub(self, directory: str | Path) -> None:
         """Write config.json and model.safetensors as transformers does.

@@ -16,6 +16,8 @@ from seqdiff.run.directory import Trained
 from seqdiff.run.estimators import EstimatorOptions, choose_estimator, suit
 from seqdiff.run.evaluation import Conditions, estimate_batches
 
+_ROUNDED = 5e-5  # a smaller difference is printed as zero
+
 
 @dataclass(frozen=True)
 class ComparedRun:
@@ -78,7 +80,7 @@ class Comparison:
             *dict.fromkeys(f"estimator: {run.estimator}" for run in self.runs),
         ]
         table = Table(title=title, caption="\n".join(notes))
-        table.add_column("")
+        table.add_column("", overflow="fold")
         for heading in (f"bits/{self.unit}", "± SE", f"minus {first.name}", "± SE"):
             table.add_column(heading, justify="right")
         for run in self.runs:
@@ -95,7 +97,7 @@ class Comparison:
         for run in self.runs[1:]:
             gap, error = run.difference, run.difference_error
             by = f"{abs(gap):.4f} ± {error:.4f} bits/{self.unit}"
-            if abs(gap) <= self.width * error:
+            if abs(gap) <= max(self.width * error, _ROUNDED):
                 found.append(
                     f"These sequences do not tell {run.name} from {first.name}: the difference is "
                     f"{gap:+.4f} ± {error:.4f} bits/{self.unit}."
@@ -146,7 +148,7 @@ def compare_runs(
         if run.tokenizer.fingerprint != first.tokenizer.fingerprint:
             raise ValueError(
                 f"compare.runs must have the same tokenizer, got that of {first.directory} and "
-                f"another in {run.directory}; compare runs that were trained with the same data"
+                f"another in {run.directory}; compare runs that have the same tokenizer"
             )
     estimator = choose_estimator("compare", options)
     check_budget(estimator, num_tokens=1, **options.budget)

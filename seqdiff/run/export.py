@@ -68,6 +68,8 @@ def export_hub(run: Run, directory: Path, *, split: Split | None, license: str) 
             _write_run(run, temporary)
         card = model_card(run, directory.name, evaluation, license)
         write_bytes(temporary / _CARD, card.encode())
+        for file in temporary.iterdir():
+            file.chmod(0o666 & ~_umask())
         temporary.chmod(0o777 & ~_umask())
         temporary.rename(directory)
     except BaseException:

@@ -201,7 +201,8 @@ def masked_marginals(
         Nats for each pair; 0 for equal strings.
 
     Raises:
-        ValueError: If the process is not masked diffusion, or a string is too long for the network.
+        ValueError: If the process is not masked diffusion, a string is too long for the network, or
+            only one string of a pair has a symbol that the model does not know.
     """
     model = run.denoiser
     if not model.any_order:
@@ -210,6 +211,7 @@ def masked_marginals(
             "not predict unknown tokens from all known ones"
         )
     unknown, sums = run.process.unknown_id, np.zeros((len(pairs), 2))
+    lost = np.zeros((len(pairs), 2), int)
     calls: dict[bytes, list[tuple[int, int, np.ndarray]]] = {}  # masked row -> what it is asked
     for number, pair in enumerate(pairs):
         first, second = (np.asarray(run.tokenizer.encode(text), dtype=np.int64) for text in pair)
@@ -224,6 +226,13 @@ def masked_marginals(
             row = ids.copy()
             row[start : len(ids) - end] = unknown
             calls.setdefault(row.tobytes(), []).append((2 * number + side, start, middle))
+            lost[number, side] = (middle == unknown).sum()
+        if lost[number, 0] != lost[number, 1]:
+            raise ValueError(
+                f"substitutions must replace known symbols by known ones, got {pair[1]!r} instead "
+                f"of {pair[0]!r} in pair {number}, of which one has a symbol that the model does "
+                "not know; correct it"
+            )
     rows = [np.frombuffer(row, np.int64) for row in calls]
     asked = list(calls.values())
     device = next(model.parameters()).device

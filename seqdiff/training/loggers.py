@@ -291,6 +291,7 @@ class Services(Callback):
                     project=os.environ.get("WANDB_PROJECT", _PROJECT),
                 )
                 return logger, logger.experiment.id
+            chosen = os.environ.get("MLFLOW_TRACKING_URI")
             logger = MLflowRun(
                 os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT),
                 title,
@@ -300,8 +301,11 @@ class Services(Callback):
                 else str((self._directory / "mlartifacts").absolute()),
                 run_id=number,
             )
-            assert logger.run_id is not None
-            return logger, logger.run_id
+            number = logger.run_id
+            if chosen is None:  # MLflow sets it, and the next run of this process would go there
+                os.environ.pop("MLFLOW_TRACKING_URI", None)
+            assert number is not None
+            return logger, number
 
 
 def _read_names(path: Path) -> dict[str, str]:

@@ -55,6 +55,9 @@ def test_differences_are_those_of_the_same_rows(
     assert all(verdict in printed for verdict in content["verdicts"])
     assert "bits/token minus" in plot.read_text() and str(shorter) in plot.read_text()
     python = runs[0].compare(runs[1], evaluations=4, seed=3)
+    tiny = replace(python.runs[1], difference=4e-5, difference_error=1e-9)
+    (verdict,) = replace(python, runs=(python.runs[0], tiny)).verdicts
+    assert verdict.startswith("These sequences do not tell"), "the difference is printed as zero"
     assert python.runs[1].difference == second["difference"]
     assert content["verdicts"][0] in repr(python)
 

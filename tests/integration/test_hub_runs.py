@@ -1,5 +1,6 @@
 """Published masked language models in every command: without training, and further trained."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,11 @@ def test_substitutions_are_masked_marginals(hubs: dict[str, Path]) -> None:
     (score,) = pieces.substitutions("ACGT", ["C2A"])
     sides = [nats(hubs["gena-lm"], s, m).sum() for s, m in (("ACGT", [0]), ("AAGT", [0, 1]))]
     assert score == pytest.approx(sides[0] - sides[1], abs=1e-5)
+    # J is no residue of the model.
+    assert run.substitutions("MKJLA", ["K2R"]) == run.substitutions("MKJLA", ["K2R:J3J"])
+    for text, change in ((PROTEIN, "T3J"), ("MKJLA", "J3T")):
+        with pytest.raises(ValueError, match="substitutions must replace known symbols by known"):
+            run.substitutions(text, [change])
     for change, said in (("T4A", "T4A where it has L"), ("T99A", "has none"), ("3A", "got '3A'")):
         with pytest.raises(ValueError, match=rf"substitutions.changes must .*{said}"):
             run.substitutions(PROTEIN, [change])
@@ -132,7 +138,20 @@ def test_commands_take_hub_folders(
     opposite = DNA[::-1].translate(str.maketrans("ACGT", "TGCA"))
     both = run.substitutions(DNA, ["A5C"]) + run.substitutions(opposite, ["T14G"])
     assert score == pytest.approx(np.mean(both), abs=1e-5)
+    # The limit of the network is in tokens, here of 3 bases.
     capsys.readouterr()
+    most = run.max_length
+    assert most is not None
+    genome.write_text(f">c\n{DNA * most}\n")
+    for bases, code in ((3 * most, 0), (3 * most + 30, 2)):
+        table.unlink(missing_ok=True)
+        assert main([*command[:-1], str(bases)]) == code
+    said = capsys.readouterr().err
+    assert f"at most {most:,}" in said and "extrapolates" not in said
+    assert main(["ism", str(hubs["esm-2"]), "--fasta", str(genome), "--out", "a.npz"]) == 2
+    assert "must be a run on DNA, got" in capsys.readouterr().err
+    assert main(["ism", str(hubs["gena-lm"]), "--fasta", str(genome), "--out", "a.npz"]) == 2
+    assert "must be a run whose tokens are single bases, got" in capsys.readouterr().err
     assert main([*command, "--score", "both"]) == 2
     assert "variants.score must be marginal for a model whose tokens" in capsys.readouterr().err
     assert main(["score", str(hubs["gena-lm"]), "--fasta", str(genome), "--rc", "mean"]) == 2
@@ -247,12 +266,16 @@ def test_the_weights_below_adapters_must_be_those_of_training(
 ) -> None:
     hub = adapted.parent / "hub"
     hub.rename(tmp_path / "kept")
-    save_family("esm-2", hub, seed=3)
     try:
-        with pytest.raises(ValueError, match=r"must have the weights below its adapter that it"):
-            seqdiff.load(adapted)
+        for change, said in (
+            ({"seed": 3}, r"must have the weights below its adapter that it"),
+            ({"spare": 3}, r"must be the model that the run was trained from, got .* with another"),
+        ):
+            save_family("esm-2", hub, **change)
+            with pytest.raises(ValueError, match=said):
+                seqdiff.load(adapted)
+            shutil.rmtree(hub)
     finally:
-        hub.rename(tmp_path / "other")
         (tmp_path / "kept").rename(hub)
     flags = ["--output", str(tmp_path / "out"), "--adapter", "lora"]
     for more, said in (
@@ -280,6 +303,7 @@ def test_an_export_is_read_by_transformers_and_by_seqdiff(
     found = network(input_ids=torch.tensor([[0, 20, 32, 11, 4, 2]])).logits[0, 1:5]
     torch.testing.assert_close(found[:, 4:31], wanted[0, :, 4:31], rtol=0, atol=1e-5)
     assert again.tokenizer.fingerprint == run.tokenizer.fingerprint
+    assert len({path.stat().st_mode for path in out.iterdir()}) == 1, "all readable by the same"
     card = (out / "README.md").read_text()
     head = yaml.safe_load(card.split("---")[1])
     assert head["license"] == "mit" and head["pipeline_tag"] == "fill-mask"

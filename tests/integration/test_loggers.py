@@ -110,6 +110,8 @@ def test_mlflow_in_a_file(config: Path, tmp_path: Path) -> None:
     text = next((run / "mlartifacts").rglob("samples/6.txt")).read_text()
     assert text.splitlines() == load(run).sample(4, seed=7)
     assert next((run / "mlartifacts").rglob("drawing/6.png")).stat().st_size > 1000
+    _train(config, tmp_path / "next", "mlflow")
+    assert (tmp_path / "next" / "mlflow.db").exists(), "a run of the same process has its own store"
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,10 @@ def test_folders_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     config.write_text(written)
     weights.rename(folder / "pytorch_model.bin")
     assert "pickled weights are not loaded: convert the model" in said()
+    other = save_family("esm-2", tmp_path / "c")
+    for file in ("tokenizer_config.json", "vocab.txt"):
+        (other / file).rename(tmp_path / file)
+    assert "must hold a tokenizer, got none of tokenizer.json, tokenizer_config" in said(other)
     other = save_family("gena-lm", tmp_path / "b")
     edit(other / "tokenizer_config.json", mask_token=None)
     assert "must have a tokenizer with a mask token, got none in" in said(other)
