@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float64, UInt8
 
+    from genomics.io.genome import Genome
+    from genomics.sequence import Interval
     from seqdiff.data import Tokenizer
 
 
@@ -72,21 +76,73 @@ class FastaReader:
             return [_record(name, ids, both=both) for name, ids in _regions(files, self.bed)]
         return [_record(name, ids, both=both) for _, name, ids in read_records(files)]
 
-    def check_tracks(self, path: Path) -> None:
-        """See ``check_track``."""
+    def check_tracks(self, path: Path, files: Sequence[Path]) -> None:
+        """Check the file, see ``check_track``, and that no two intervals overlap.
+
+        Raises:
+            OSError: If the file cannot be written.
+            ValueError: If its name has another ending, pybigtools is not installed, or two
+                intervals overlap.
+        """
         from genomics.io.tracks import check_track
 
         check_track("score.tracks", path)
+        if self.bed is None:
+            return
+        _, intervals = _open_regions(files, self.bed)
+        for first, second in pairwise(intervals):
+            if first.chrom == second.chrom and second.start < first.end:
+                raise ValueError(
+                    "score.bed must have intervals that do not overlap for --tracks, got "
+                    f"{_name(first)} and {_name(second)} in {self.bed}; leave one of them out"
+                )
 
-    def write_tracks(self, path: Path, values: Mapping[str, Float64[np.ndarray, " L"]]) -> None:
-        """See ``write_track``."""
-        from genomics.io.tracks import write_track
+    def write_tracks(
+        self, path: Path, files: Sequence[Path], values: Mapping[str, Float64[np.ndarray, " L"]]
+    ) -> None:
+        """Write the values along the records, or of intervals along the genome."""
+        from genomics.io.tracks import write_track, write_values
 
-        write_track(path, values)
+        if self.bed is None:
+            write_track(path, values)
+            return
+        genome, intervals = _open_regions(files, self.bed)
+
+        def rows() -> Iterator[tuple[str, int, int, float]]:
+            for found in intervals:
+                track = values.get(_name(found), ())  # none if no base is known
+                for place, value in enumerate(reversed(track) if found.strand == "-" else track):
+                    if not math.isnan(value):
+                        start = found.start + place
+                        yield found.chrom, start, start + 1, float(value)
+
+        write_values(path, dict(zip(genome.names, genome.lengths.tolist(), strict=True)), rows())
+
+
+def _name(found: Interval) -> str:
+    """Name an interval as ``bedtools getfasta -s -name`` does."""
+    strand = "" if found.strand == "." else f"({found.strand})"
+    label = f"{found.name}::" if found.name else ""
+    return f"{label}{found.chrom}:{found.start}-{found.end}{strand}"
+
+
+def _open_regions(files: Sequence[Path], bed: Path) -> tuple[Genome, list[Interval]]:
+    """Open a genome, and read its intervals, sorted by where they are."""
+    from genomics.io.bed import read_intervals
+    from genomics.io.genome import load_genome
+
+    if len(files) != 1:
+        raise ValueError(
+            f"score.bed must go with one FASTA file, got {len(files):,}; name the genome"
+        )
+    genome = load_genome(files[0])
+    order = {name: number for number, name in enumerate(genome.names)}
+    intervals = read_intervals(bed, genome)
+    return genome, sorted(intervals, key=lambda found: (order[found.chrom], found.start))
 
 
 def _regions(files: Sequence[Path], bed: Path) -> Iterator[tuple[str, UInt8[np.ndarray, " L"]]]:
-    """Read intervals of a genome, named as by ``bedtools getfasta -s -name``."""
+    """Read intervals of a genome in the order of the file."""
     from genomics.io.bed import read_intervals
     from genomics.io.genome import load_genome
     from genomics.sequence import reverse_complement
@@ -98,10 +154,7 @@ def _regions(files: Sequence[Path], bed: Path) -> Iterator[tuple[str, UInt8[np.n
     genome = load_genome(files[0])
     for found in read_intervals(bed, genome):
         ids = genome.record(found.chrom)[found.start : found.end]
-        strand = "" if found.strand == "." else f"({found.strand})"
-        label = f"{found.name}::" if found.name else ""
-        name = f"{label}{found.chrom}:{found.start}-{found.end}{strand}"
-        yield name, reverse_complement(ids) if found.strand == "-" else ids
+        yield _name(found), reverse_complement(ids) if found.strand == "-" else ids
 
 
 def _record(name: str, ids: UInt8[np.ndarray, " L"], *, both: bool) -> Record:

@@ -204,9 +204,23 @@ def write_track(path: Path, values: Mapping[str, Float64[np.ndarray, " L"]]) -> 
         for name, track in values.items()
         for start in np.flatnonzero(~np.isnan(track)).tolist()
     )
+    write_values(path, {name: len(track) for name, track in values.items()}, rows)
+
+
+def write_values(path: Path, lengths: Mapping[str, int], rows: Iterable[Value]) -> None:
+    """Write values of intervals, as bigWig or bedGraph by the suffix, see ``write_track``.
+
+    Args:
+        path: The file.
+        lengths: Bases of each chromosome, by name.
+        rows: The values, sorted by chromosome, in the order of ``lengths``, and start.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
     with replacing(path) as temporary:
         if path.name.lower().endswith(_BIGWIG):
-            _write_bigwig(temporary, {name: len(track) for name, track in values.items()}, rows)
+            _write_bigwig(temporary, lengths, rows)
         else:
             with temporary.open("w", encoding="utf-8") as file:
                 for name, start, end, value in rows:

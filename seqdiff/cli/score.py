@@ -73,7 +73,7 @@ def score(
                 f"score.tracks must go with files that have tracks, such as FASTA, got --{name}; "
                 "leave it out"
             )
-        reader.check_tracks(tracks)
+        reader.check_tracks(tracks, found)
         apart = {f"--{option}": path for option, path in beside.items()} | {"--out": out}
         check_apart("score.tracks", tracks, {f"--{name}": found, **apart})
     engine.check("score", out)
@@ -109,7 +109,7 @@ def score(
                 write(map(scores.cells, scores))
         if isinstance(reader, TrackWriter) and tracks is not None:
             found_tracks = {s.record: s.by_position for s in scores if s.by_position is not None}
-            reader.write_tracks(tracks, found_tracks)
+            reader.write_tracks(tracks, found, found_tracks)
     given = "" if label is None else f", given the label {label}"
     given += "".join(f", given {name} = {value:g}" for name, value in values.items())
     used = scores.estimator

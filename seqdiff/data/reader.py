@@ -69,17 +69,20 @@ class Reader(Protocol):
 class TrackWriter(Protocol):
     """A ``Reader`` whose domain has files for a value at each position of a sequence."""
 
-    def check_tracks(self, path: Path) -> None:
+    def check_tracks(self, path: Path, files: Sequence[Path]) -> None:
         """Check, before slow work, that ``write_tracks`` can write a file.
 
         Raises:
             OSError: If it cannot be written.
-            ValueError: If the name has another ending, or a library is not installed.
+            ValueError: If the name has another ending, a library is not installed, or two sequences
+                of the files would be in the same place.
         """
         ...
 
-    def write_tracks(self, path: Path, values: Mapping[str, np.ndarray]) -> None:
-        """Write the values of each sequence, by its name; NaN where there is none."""
+    def write_tracks(
+        self, path: Path, files: Sequence[Path], values: Mapping[str, np.ndarray]
+    ) -> None:
+        """Write the values of each sequence of the files, by its name; NaN where there is none."""
         ...
 
 

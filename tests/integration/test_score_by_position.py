@@ -109,3 +109,33 @@ def test_tracks_of_both_strands_lie_along_the_record(tmp_path: Path) -> None:
             found = track.values(name, 0, len(text))
             np.testing.assert_allclose(found, expected, rtol=1e-5)
             assert math.isclose(np.nansum(found.astype(float)), score.nats, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["bedGraph", "bw"])
+def test_tracks_of_intervals_lie_along_the_genome(suffix: str, tmp_path: Path, fails) -> None:
+    """Also on the other strand, and the genome's order is not that of the intervals."""
+    genome = {"two": "TTTGACCATANGCTAGA", "one": "ACGTTGCANTTGACA"}
+    write_fasta(tmp_path / "g.fa", genome, genome.values())
+    rows = ["one\t2\t9\tgene\t0\t-", "two\t10\t11", "one\t10\t15", "two\t1\t7\tx\t0\t+"]
+    (tmp_path / "a.bed").write_text("\n".join(rows) + "\n")
+    out = tmp_path / f"a.{suffix}"
+    command = ["score", "ecoli-promoters", str(tmp_path / "g.fa"), "--evaluations", "4"]
+    command += ["--bed", str(tmp_path / "a.bed"), "--tracks", str(out)]
+    assert main(command) == 0
+    run = load("ecoli-promoters")
+    expected = {name: np.full(len(text), np.nan) for name, text in genome.items()}
+    for name, start, end, strand in (("one", 2, 9, -1), ("one", 10, 15, 1), ("two", 1, 7, 1)):
+        text = genome[name][start:end]
+        read = decode(reverse_complement(encode(text))) if strand < 0 else text
+        write_fasta(tmp_path / "one.fa", ["read"], [read])
+        (score,) = run.score(tmp_path / "one.fa", evaluations=4, by_position=True)
+        expected[name][start:end] = score.by_position[::strand]
+    assert np.isnan(expected["one"]).sum() == 15 - 11, "the bases outside, and N"
+    lengths = {name: len(text) for name, text in genome.items()}
+    track = open_track(out, lengths, list(lengths))
+    for name, values in expected.items():
+        np.testing.assert_allclose(track.values(name, 0, lengths[name]), values, rtol=1e-5)
+    with (tmp_path / "a.bed").open("a") as file:
+        file.write("one\t8\t10\n")
+    line = fails(command)
+    assert "do not overlap for --tracks, got gene::one:2-9(-) and one:8-10 in" in line
