@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import COLUMNS, PAIRS, draw_family, write_config
-from seqdiff_proteins import SiteNetwork
+from seqdiff_proteins import SiteNetwork, report
 from seqdiff_proteins.fasta import read_fasta
 
 import seqdiff
@@ -79,6 +79,9 @@ def test_the_report(trained: Run, tmp_path: Path, capsys) -> None:
     pairs = found["covariances of pairs of sites"]
     assert pairs["training"] > 0.9 and pairs["samples"] > 0.85 and abs(pairs["shuffled"]) < 0.2
     assert found["frequencies at each site"]["shuffled"] > 0.95
+    errors = {line["name"]: line["standard_errors"] for line in content["measures"]}
+    assert 0 < errors["covariances of pairs of sites"]["samples"] < 0.05
+    assert content["warnings"] == [] and "too few" not in text + capsys.readouterr().err
     assert content["about"]["samples"].endswith("samples.fasta: 400 of 12 residues")
     assert len(read_fasta(trained.directory / "samples.fasta")) == 400
     few = tmp_path / "few.fasta"
@@ -90,6 +93,26 @@ def test_the_report(trained: Run, tmp_path: Path, capsys) -> None:
     )
     assert "0 must have the 12 residues of a training row, got 3" in message
     assert not (tmp_path / "a.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("aligned", "training", "few"),
+    [(True, 0.3, True), (True, 0.6, False), (False, 0.03, True), (False, 0.01, False)],
+)
+def test_the_report_says_when_samples_are_too_few(
+    aligned: bool, training: float, few: bool
+) -> None:
+    """Real sequences are nearer to shuffled ones, which have 0 or .05, than to the best, 1 or 0."""
+    name = "divergence of the frequencies of pairs of neighbours"
+    lines = [report.Measure(name, "bits", {"training": 0.02, "shuffled": 0.05}, {})]
+    if aligned:
+        pairs = {"training": training, "shuffled": 0.0}
+        lines.append(report.Measure("covariances of pairs of sites", "Pearson", pairs, {}))
+    else:
+        lines[0].values["training"] = training
+    found = report.warnings(lines)
+    assert len(found) == few
+    assert all(f"as many training sequences have only {training:.3f}" in line for line in found)
 
 
 def test_variants_are_masked_marginals(trained: Run, tmp_path: Path, capsys) -> None:

@@ -38,6 +38,24 @@ def test_words_and_divergence() -> None:
     assert statistics.divergence(one, other) == pytest.approx(reference)
 
 
+def test_jackknife_errors() -> None:
+    """Of a mean they are the usual ones, and of a divergence the spread of repeated draws."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=10)
+    leave_out = [np.delete(values, i).mean() for i in range(10)]
+    assert statistics.jackknife_error(leave_out) == pytest.approx(values.std(ddof=1) / 10**0.5)
+    wanted = np.array([40, 30, 20, 10])
+    found, errors = [], []
+    for _ in range(300):
+        groups = random.multinomial(60, [0.1, 0.2, 0.3, 0.4], size=10)
+        found.append(statistics.divergence(groups.sum(axis=0), wanted))
+        parts = [np.delete(groups, i, axis=0).sum(axis=0) for i in range(10)]
+        errors.append(
+            statistics.jackknife_error([statistics.divergence(part, wanted) for part in parts])
+        )
+    assert np.mean(errors) == pytest.approx(np.std(found), rel=0.2)
+
+
 def test_the_nearest_training_row() -> None:
     train = np.array([[0, 1, 2, 3], [0, 0, 0, 0]])
     rows = np.array([[0, 1, 2, 0], [3, 0, 3, 3]])

@@ -28,11 +28,22 @@ _LEAST = 20  # samples; frequencies of fewer say nothing
 
 
 class Measure(NamedTuple):
-    """One line of the report: a number for each set, compared with the test sequences."""
+    """One line of the report: a number for each set, compared with the test sequences.
+
+    The errors are standard errors, of the sets that have one.
+    """
 
     name: str
     unit: str
     values: dict[str, float]
+    errors: dict[str, float]
+
+    def cell(self, name: str) -> str:
+        """Write a set's number, and its standard error if it has one."""
+        if name not in self.values:
+            return ""
+        error = f" ± {self.errors[name]:.3f}" if name in self.errors else ""
+        return f"{self.values[name]:.3f}{error}"
 
 
 def report(
@@ -93,14 +104,20 @@ def report(
         "test": f"{len(sets['test']):,} sequences",
         "training": f"{len(sets['train']):,} sequences",
     }
-    page = _page(facts, measures, _figures(trained.datamodule, sets))
-    numbers = {"about": {**facts, "seed": seed}, "measures": [_finite(m) for m in measures]}
+    few = warnings(measures)
+    page = _page(facts, measures, few, _figures(trained.datamodule, sets))
+    numbers = {
+        "about": {**facts, "seed": seed},
+        "measures": [_finite(m) for m in measures],
+        "warnings": few,
+    }
     with replacing(out) as new, replacing(out.with_suffix(".json")) as beside:
         new.write_text(page, encoding="utf-8")
         beside.write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     for line in measures:
-        values = ", ".join(f"{name} {value:.3f}" for name, value in line.values.items())
-        say(f"{line.name}: {values}")
+        say(f"{line.name}: " + ", ".join(f"{name} {line.cell(name)}" for name in line.values))
+    for warning in few:
+        say(f"seqdiff: warning: {warning}", error=True)
     say(f"{out}: {len(lengths):,} samples; the numbers are in {out.with_suffix('.json')}")
 
 
@@ -159,42 +176,108 @@ def build_sets(
 
 
 def measure(data: object, sets: dict[str, ProteinRows]) -> list[Measure]:
-    """Compare the sets with the test sequences."""
+    """Compare the sets with the test sequences.
+
+    The errors are by the jackknife over ten groups of a set's sequences (Efron and Stein 1981).
+    """
     assert isinstance(data, Proteins)
-    compared = ("samples", "training", "shuffled")
-    size = data.tokenizer.vocab_size
-    gap = size - 1 if data.gaps else None
-    bare = {name: statistics.bare(rows, gap) for name, rows in sets.items()}
-    found = []
-    for words, name in ((1, "residues"), (2, "pairs of neighbours")):
-        counts = {n: statistics.count_words(bare[n], words, size) for n in (*compared, "test")}
-        values = {n: statistics.divergence(counts[n], counts["test"]) for n in compared}
-        found.append(Measure(f"divergence of the frequencies of {name}", "bits, 0 is best", values))
+    wanted, found = _describe(data, sets["test"]), dict[str, Measure]()
+    for name in ("samples", "training", "shuffled"):
+        values = _compare(_describe(data, sets[name]), wanted)
+        parts = () if name == "shuffled" else _without_groups(sets[name])
+        leave_out = [_compare(_describe(data, part), wanted) for part in parts]
+        for key, value in values.items():
+            line = found.setdefault(key, Measure(key, _UNITS[key], {}, {}))
+            line.values[name] = value
+            if leave_out:
+                line.errors[name] = statistics.jackknife_error([part[key] for part in leave_out])
     if isinstance(data, AlignedProteins):
-        tokens = {name: sets[name].tokens for name in (*compared, "test", "train")}
-        sites = {n: statistics.one_hot(tokens[n], size).mean(axis=0) for n in (*compared, "test")}
-        values = {n: statistics.pearson(sites[n], sites["test"]) for n in compared}
-        found.append(Measure("frequencies at each site", "Pearson, 1 is best", values))
-        wanted = statistics.distant(statistics.covariance(tokens["test"], size))
-        values = {}
-        for name in compared:
-            pairs = statistics.distant(statistics.covariance(tokens[name], size))
-            values[name] = statistics.pearson(pairs, wanted)
-        found.append(Measure("covariances of pairs of sites", "Pearson, 1 is best", values))
-        near = {n: statistics.nearest_identity(tokens[n], tokens["train"]) for n in ("samples",)}
-        near["test"] = statistics.nearest_identity(tokens["test"], tokens["train"])
-        values = {name: float(found.mean()) for name, found in near.items()}
-        found.append(Measure("identity to the nearest training row", "mean fraction", values))
-    distinct = {
-        n: len({ids.tobytes() for ids in bare[n]}) / len(bare[n]) for n in ("samples", "training")
+        line = Measure("identity to the nearest training row", "mean fraction", {}, {})
+        for name in ("samples", "test"):
+            near = statistics.nearest_identity(sets[name].tokens, sets["train"].tokens)
+            line.values[name] = float(near.mean())
+            line.errors[name] = float(near.std(ddof=1) / math.sqrt(len(near)))
+        found[line.name] = line
+    gap = data.tokenizer.vocab_size - 1 if data.gaps else None
+    bare = {name: statistics.bare(sets[name], gap) for name in ("samples", "training")}
+    distinct = {n: len({ids.tobytes() for ids in rows}) / len(rows) for n, rows in bare.items()}
+    return [*found.values(), Measure("distinct sequences", "fraction", distinct, {})]
+
+
+_RESIDUES, _NEIGHBOURS, _SITES, _PAIRS = (
+    "divergence of the frequencies of residues",
+    "divergence of the frequencies of pairs of neighbours",
+    "frequencies at each site",
+    "covariances of pairs of sites",
+)
+_UNITS = {
+    _RESIDUES: "bits, 0 is best",
+    _NEIGHBOURS: "bits, 0 is best",
+    _SITES: "Pearson, 1 is best",
+    _PAIRS: "Pearson, 1 is best",
+}
+
+
+def _describe(data: Proteins, rows: ProteinRows) -> dict[str, np.ndarray]:
+    """Count what a set is compared by."""
+    size = data.tokenizer.vocab_size
+    bare = statistics.bare(rows, size - 1 if data.gaps else None)
+    found = {
+        _RESIDUES: statistics.count_words(bare, 1, size),
+        _NEIGHBOURS: statistics.count_words(bare, 2, size),
     }
-    found.append(Measure("distinct sequences", "fraction", distinct))
+    if isinstance(data, AlignedProteins):
+        found[_SITES] = statistics.one_hot(rows.tokens, size).mean(axis=0)
+        found[_PAIRS] = statistics.distant(statistics.covariance(rows.tokens, size))
     return found
 
 
+def _compare(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, float]:
+    return {
+        name: statistics.divergence(value, wanted[name])
+        if name in (_RESIDUES, _NEIGHBOURS)
+        else statistics.pearson(value, wanted[name])
+        for name, value in found.items()
+    }
+
+
+def _without_groups(rows: ProteinRows) -> list[ProteinRows]:
+    """Leave out each tenth of the rows in turn."""
+    whole = [tokens[:length] for tokens, length in zip(rows.tokens, rows.lengths, strict=True)]
+    groups = np.arange(len(whole)) % statistics.GROUPS
+    return [
+        ProteinRows(
+            [ids for ids, own in zip(whole, groups, strict=True) if own != group],
+            rows.tokens.shape[1],
+            rows.unknown,
+        )
+        for group in range(statistics.GROUPS)
+    ]
+
+
+def warnings(measures: Sequence[Measure]) -> list[str]:
+    """Say if the samples are too few.
+
+    They are if as many training sequences resemble the test sequences less than they resemble
+    shuffled ones, by what shuffling changes: pairs of sites, or neighbours in rows of any length.
+    """
+    lines = {line.name: line.values for line in measures}
+    name, best = (_PAIRS, 1.0) if _PAIRS in lines else (_NEIGHBOURS, 0.0)
+    real, shuffled = lines[name]["training"], lines[name]["shuffled"]
+    if abs(best - real) < abs(real - shuffled):
+        return []
+    return [
+        f"the samples are too few for the {name}, where as many training sequences have only "
+        f"{real:.3f} ({best:.0f} is best, shuffled ones have {shuffled:.3f}); draw more with --num"
+    ]
+
+
 def _finite(line: Measure) -> dict[str, object]:
-    values = {n: value if math.isfinite(value) else None for n, value in line.values.items()}
-    return {"name": line.name, "unit": line.unit, "values": values}
+    values, errors = (
+        {n: value if math.isfinite(value) else None for n, value in part.items()}
+        for part in (line.values, line.errors)
+    )
+    return {"name": line.name, "unit": line.unit, "values": values, "standard_errors": errors}
 
 
 def _span(lengths: np.ndarray) -> str:
@@ -256,13 +339,17 @@ th { text-align: left; } td { text-align: right; } tr { border-bottom: 1px solid
 figure { margin: 1rem 0; } img { max-width: 100%; } dt { color: #555; }"""
 
 
-def _page(facts: dict[str, str], measures: list[Measure], figures: dict[str, bytes]) -> str:
+def _page(
+    facts: dict[str, str],
+    measures: list[Measure],
+    few: list[str],
+    figures: dict[str, bytes],
+) -> str:
     """Write the page; it has no script and no external file."""
     sets = list(dict.fromkeys(name for line in measures for name in line.values))
     rows = [["compared with the test sequences", "", *sets]]
     for line in measures:
-        values = [f"{line.values[n]:.3f}" if n in line.values else "" for n in sets]
-        rows.append([line.name, line.unit, *values])
+        rows.append([line.name, line.unit, *map(line.cell, sets)])
     table = "".join(
         "<tr><th>"
         + "</th><th>".join(map(escape, row[:2]))
@@ -272,6 +359,9 @@ def _page(facts: dict[str, str], measures: list[Measure], figures: dict[str, byt
         for row in rows
     )
     about = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items())
+    notes = "".join(
+        f"<p><strong>{escape(note[0].upper() + note[1:])}.</strong></p>" for note in few
+    )
     pictures = "".join(
         f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,'
         f'{base64.b64encode(png).decode()}"><figcaption>{escape(caption)}</figcaption></figure>'
@@ -280,5 +370,6 @@ def _page(facts: dict[str, str], measures: list[Measure], figures: dict[str, byt
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Proteins</title>'
         f"<style>{_STYLE}</style><h1>Samples beside their family</h1><dl>{about}</dl>"
-        f"<table>{table}</table>{pictures}</html>\n"
+        f"<table>{table}</table><p>± is a standard error, over sequences; a 95% interval is ± "
+        f"{statistics.WIDTH:.2f} of them.</p>{notes}{pictures}</html>\n"
     )

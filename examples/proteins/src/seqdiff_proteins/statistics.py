@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.stats import t
 
 from seqdiff_proteins.data import ProteinRows
 
 NEAR = 5  # pairs of columns that are closer are left out, since neighbours always correlate
+
+GROUPS = 10  # of sequences, for errors
+WIDTH = float(t.ppf(0.975, GROUPS - 1))  # half a 95% interval in standard errors
+
+
+def jackknife_error(values: Sequence[float]) -> float:
+    """Return the standard error of a number from its values without each group of the data.
+
+    See Efron and Stein 1981, "The jackknife estimate of variance", equation 1.2.
+    """
+    spread = np.asarray(values) - np.mean(values)
+    return math.sqrt((len(values) - 1) / len(values) * float((spread**2).sum()))
 
 
 def one_hot(tokens: np.ndarray, num_symbols: int) -> np.ndarray:
