@@ -253,6 +253,20 @@ def encode_strings(
     return [known[np.array(ids, dtype=np.int64)] for ids in found]
 
 
+def check_num_tokens(owner: str, name: str, facts: TokenFacts, num_tokens: int) -> None:
+    """Check that the tokenizer of a model has as many tokens as that of the run.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if num_tokens != len(facts.names):
+        raise ValueError(
+            f"{owner} must have as many tokens as data.tokenizer, {num_tokens}, got "
+            f"{len(facts.names)} in {name}; use the tokenizer of the checkpoint: "
+            "seqdiff.data.HubTokenizer"
+        )
+
+
 def check_sizes(owner: str, name: str, facts: TokenFacts, embeddings: int) -> None:
     """Check that a network has an embedding for each token, and few others.
 

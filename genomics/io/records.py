@@ -89,8 +89,7 @@ class FastaReader:
         check_track("score.tracks", path)
         if self.bed is None:
             return
-        _, intervals = _open_regions(files, self.bed)
-        for first, second in pairwise(intervals):
+        for first, second in pairwise(_along(*_open_regions(files, self.bed))):
             if first.chrom == second.chrom and second.start < first.end:
                 raise ValueError(
                     "score.bed must have intervals that do not overlap for --tracks, got "
@@ -109,7 +108,7 @@ class FastaReader:
         genome, intervals = _open_regions(files, self.bed)
 
         def rows() -> Iterator[tuple[str, int, int, float]]:
-            for found in intervals:
+            for found in _along(genome, intervals):
                 track = values.get(_name(found), ())  # none if no base is known
                 for place, value in enumerate(reversed(track) if found.strand == "-" else track):
                     if not math.isnan(value):
@@ -127,7 +126,7 @@ def _name(found: Interval) -> str:
 
 
 def _open_regions(files: Sequence[Path], bed: Path) -> tuple[Genome, list[Interval]]:
-    """Open a genome, and read its intervals, sorted by where they are."""
+    """Open a genome, and read its intervals in the order of the file."""
     from genomics.io.bed import read_intervals
     from genomics.io.genome import load_genome
 
@@ -136,23 +135,21 @@ def _open_regions(files: Sequence[Path], bed: Path) -> tuple[Genome, list[Interv
             f"score.bed must go with one FASTA file, got {len(files):,}; name the genome"
         )
     genome = load_genome(files[0])
+    return genome, read_intervals(bed, genome)
+
+
+def _along(genome: Genome, intervals: Sequence[Interval]) -> list[Interval]:
+    """Sort intervals by where they lie in the genome."""
     order = {name: number for number, name in enumerate(genome.names)}
-    intervals = read_intervals(bed, genome)
-    return genome, sorted(intervals, key=lambda found: (order[found.chrom], found.start))
+    return sorted(intervals, key=lambda found: (order[found.chrom], found.start))
 
 
 def _regions(files: Sequence[Path], bed: Path) -> Iterator[tuple[str, UInt8[np.ndarray, " L"]]]:
-    """Read intervals of a genome in the order of the file."""
-    from genomics.io.bed import read_intervals
-    from genomics.io.genome import load_genome
+    """Read intervals of a genome, each from its strand, with their names."""
     from genomics.sequence import reverse_complement
 
-    if len(files) != 1:
-        raise ValueError(
-            f"score.bed must go with one FASTA file, got {len(files):,}; name the genome"
-        )
-    genome = load_genome(files[0])
-    for found in read_intervals(bed, genome):
+    genome, intervals = _open_regions(files, bed)
+    for found in intervals:
         ids = genome.record(found.chrom)[found.start : found.end]
         yield _name(found), reverse_complement(ids) if found.strand == "-" else ids
 

@@ -17,6 +17,7 @@ from seqdiff.backbones.masked_lm import HubNetwork
 from seqdiff.pretrained import (
     TokenFacts,
     build_model,
+    check_num_tokens,
     check_sizes,
     load_model,
     load_tokenizer,
@@ -96,12 +97,7 @@ class HubCausalBackbone(HubNetwork):
             network = load_model(_OWNER, checkpoint, "AutoModelForCausalLM")
             facts = token_facts(_OWNER, checkpoint, load_tokenizer(_OWNER, checkpoint))
             published_shape = _describe(checkpoint, network, facts)
-            if num_logits != len(facts.names):
-                raise ValueError(
-                    f"{_OWNER} must have as many tokens as data.tokenizer, {num_logits}, got "
-                    f"{len(facts.names)} in {checkpoint}; use the tokenizer of the checkpoint: "
-                    "seqdiff.data.HubTokenizer"
-                )
+            check_num_tokens(_OWNER, checkpoint, facts, num_logits)
         else:
             network = build_model(_OWNER, published_shape["config"], "AutoModelForCausalLM")
         self.checkpoint, self.published_shape = checkpoint, published_shape

@@ -21,6 +21,7 @@ from seqdiff.pretrained import (
     TokenFacts,
     build_model,
     check_architecture,
+    check_num_tokens,
     check_sizes,
     encode_strings,
     load_model,
@@ -173,12 +174,7 @@ class HubBackbone(HubNetwork):
             network = load_model(_OWNER, checkpoint, "AutoModelForMaskedLM")
             facts = token_facts(_OWNER, checkpoint, load_tokenizer(_OWNER, checkpoint))
             published_shape = _describe(checkpoint, network, facts)
-            if num_logits != len(facts.names):
-                raise ValueError(
-                    f"{_OWNER} must have as many tokens as data.tokenizer, {num_logits}, got "
-                    f"{len(facts.names)} in {checkpoint}; use the tokenizer of the checkpoint: "
-                    "seqdiff.data.HubTokenizer"
-                )
+            check_num_tokens(_OWNER, checkpoint, facts, num_logits)
         else:
             network = build_model(_OWNER, published_shape["config"], "AutoModelForMaskedLM")
         self.checkpoint = checkpoint

@@ -258,8 +258,9 @@ def _without_groups(rows: ProteinRows) -> list[ProteinRows]:
 def warnings(measures: Sequence[Measure]) -> list[str]:
     """Say if the samples are too few.
 
-    They are if as many training sequences resemble the test sequences less than they resemble
-    shuffled ones, by what shuffling changes: pairs of sites, or neighbours in rows of any length.
+    The samples are too few if as many training sequences are closer to shuffled sequences than to
+    the test sequences. This is measured by what shuffling destroys: pairs of sites in alignments,
+    and neighbours in other proteins.
     """
     lines = {line.name: line.values for line in measures}
     name, best = (_PAIRS, 1.0) if _PAIRS in lines else (_NEIGHBOURS, 0.0)
@@ -370,6 +371,6 @@ def _page(
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Proteins</title>'
         f"<style>{_STYLE}</style><h1>Samples beside their family</h1><dl>{about}</dl>"
-        f"<table>{table}</table><p>± is a standard error, over sequences; a 95% interval is ± "
-        f"{statistics.WIDTH:.2f} of them.</p>{notes}{pictures}</html>\n"
+        f"<table>{table}</table><p>± is the standard error over sequences. A 95% interval has "
+        f"{statistics.WIDTH:.2f} of them on each side.</p>{notes}{pictures}</html>\n"
     )
