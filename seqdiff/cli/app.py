@@ -267,8 +267,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         output has gone, as after ``| head``.
     """
     before = _stop_at_signals()
-    # Idle OpenMP threads must not spin, because the threads of our CPU kernels need the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         modules, arguments = take_trusted(sys.argv[1:] if argv is None else argv)
         function, bound = parse(arguments)
