@@ -267,6 +267,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         output has gone, as after ``| head``.
     """
     before = _stop_at_signals()
+    # Idle OpenMP threads spin before they sleep. By default, they spin so long that two commands on
+    # the same cores slow each other down many times.
+    if os.environ.keys().isdisjoint({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}):
+        os.environ["GOMP_SPINCOUNT"] = "1000"
     try:
         modules, arguments = take_trusted(sys.argv[1:] if argv is None else argv)
         function, bound = parse(arguments)

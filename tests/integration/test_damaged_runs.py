@@ -150,6 +150,7 @@ def test_cut_checkpoint(copied: Path, fails, kept: int) -> None:
     assert f"{path} must be a checkpoint of plain tensors, got: " in message
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_found_or_harmless(trained: Path, tmp_path: Path) -> None:
     """All bytes of the headers, and a sample of the others.
 

@@ -88,7 +88,9 @@ def check(backend: str, device: str, length: int, groups: int, softplus: bool, w
 @pytest.mark.parametrize("without", OPTIONS, ids=lambda names: "no_" + "_".join(names))
 @pytest.mark.parametrize("softplus", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("length", [128, 256, 512, 1024])
+@pytest.mark.parametrize(
+    "length", [128, 256, *(pytest.param(n, marks=pytest.mark.slow) for n in (512, 1024))]
+)
 @pytest.mark.parametrize(("backend", "device"), DEVICES)
 def test_the_grid(backend, device, length, groups, softplus, without):
     check(backend, device, length, groups, softplus, without)
