@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from seqdiff.ops.linear import Linear, linear
 from seqdiff.ops.linear.dispatch import ROWS
@@ -62,3 +63,22 @@ def test_the_layer_has_the_parameters_and_the_output_of_pytorchs():
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, ROWS, 4)
     torch.testing.assert_close(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_transforms_of_functions_see_the_layer(enabled):
+    x, weight = torch.randn(2, ROWS, 4), torch.randn(5, 4)
+
+    def transformed(function):
+        def total(w, rows):
+            return function(rows, w).square().sum()
+
+        per_row = torch.func.vmap(torch.func.grad(total), (None, 0))(weight, x)
+        change = torch.func.jvp(lambda w: function(x, w), (weight,), (weight,))[1]
+        with forward_ad.dual_level():
+            dual = function(forward_ad.make_dual(x, x), weight)
+            tangent = forward_ad.unpack_dual(dual).tangent
+        return [per_row, change, tangent]
+
+    with torch.set_grad_enabled(enabled):
+        assert largest_gap(transformed(linear), transformed(F.linear)) < 1e-5

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 ROWS = 256
 
@@ -29,6 +30,8 @@ def linear(
     """
     if not _uses_onednn(x, weight):
         return F.linear(x, weight, bias)
+    if not torch.is_grad_enabled():  # each call of a Function takes a tenth of a millisecond
+        return _multiply(x, weight, bias)
     out = _Product.apply(x, weight, bias)
     assert isinstance(out, Tensor)
     return out
@@ -51,6 +54,8 @@ def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and torch.backends.mkldnn.is_available()
         and not torch.compiler.is_compiling()  # the compiler chooses and fuses products itself
+        and not torch._C._are_functorch_transforms_active()  # oneDNN's operator has no such rules
+        and forward_ad._current_level < 0
     )
 
 
