@@ -18,7 +18,6 @@ MATRIX_PRODUCTS = {
     "aten::bmm",
     "aten::baddbmm",
     "aten::_addmm_activation",
-    "mkldnn::_linear_pointwise",
 }
 _STEPS, _SHOWN = 3, 10
 

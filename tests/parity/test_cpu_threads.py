@@ -1,5 +1,6 @@
 """Threads that run the CPU kernels: same results on each kind, and no signal or error is lost."""
 
+import os
 import signal
 import sys
 
@@ -49,6 +50,15 @@ def test_each_kind_of_threads_gives_the_bits_of_one_thread(inputs, monkeypatch):
     for got, one in zip(gradients(*inputs), wanted, strict=True):
         assert torch.equal(got, one)
     assert runtime._pools
+
+
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(inputs):
+    wanted = causal_conv1d(*inputs, None)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # kills a child that waits
+        os._exit(0 if torch.equal(causal_conv1d(*inputs, None), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_exception_from_a_signal_is_raised(inputs):

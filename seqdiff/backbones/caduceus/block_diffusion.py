@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -19,7 +20,6 @@ from seqdiff.backbones.caduceus.network import CaduceusBlock, PlainMamba, _Bidir
 from seqdiff.backbones.layers import positions_of, require_positive
 from seqdiff.backbones.mamba import project_in, project_out
 from seqdiff.ops.bimamba import Borders, mamba_borders, mamba_from, mamba_through, no_borders
-from seqdiff.ops.linear import linear
 from seqdiff.types import Inputs, Signal
 
 
@@ -69,7 +69,7 @@ def read_borders(
     channels = len(fwd.D)
     proj = mixer.in_proj
     bias = None if proj.bias is None else proj.bias[:channels]
-    inner = linear(layer.norm(x), proj.weight[:channels], bias)
+    inner = F.linear(layer.norm(x), proj.weight[:channels], bias)
     if padding is not None:
         inner = inner.masked_fill(padding[..., None], 0)
     return mamba_borders(inner, fwd, block_size, start, padding, backend=mixer.backend)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -34,7 +35,6 @@ from seqdiff.backbones.mamba import (
     project_in,
     project_out,
 )
-from seqdiff.ops.linear import linear
 from seqdiff.ops.selective_scan import BACKENDS
 from seqdiff.ops.ssd import BACKENDS as SSD_BACKENDS
 from seqdiff.types import Inputs
@@ -168,7 +168,7 @@ class MambaNetwork(Backbone):
     ) -> Float[Tensor, "*positions K"]:
         """Score positions with the first rows of the embedding as weights."""
         h = h if where is None else h[where]
-        return linear(self.norm(h), self.embedding.weight[: self.num_logits])
+        return F.linear(self.norm(h), self.embedding.weight[: self.num_logits])
 
     def _states(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None
@@ -368,16 +368,16 @@ class Caduceus(_Bidirectional):
         h = self.norm(h, mirrored=mirrored)
         weight = self.embedding.weight[: self.num_logits]
         if self.strands == 1:
-            return linear(h if where is None else h[where], weight)
+            return F.linear(h if where is None else h[where], weight)
         complemented = weight[self.complement[: self.num_logits]]
         if mirrored:  # the strands have changed places: the first half now holds the second strand
             weight, complemented = complemented.flip(1), weight.flip(1)
         first, second = h.chunk(2)
         if where is None:
-            return linear(first, weight) + linear(second, complemented).flip(1)
+            return F.linear(first, weight) + F.linear(second, complemented).flip(1)
         row, position = where.nonzero(as_tuple=True)
         other = where.shape[1] - 1 - position
-        return linear(first[row, position], weight) + linear(second[row, other], complemented)
+        return F.linear(first[row, position], weight) + F.linear(second[row, other], complemented)
 
     def _states(
         self, h: Float[Tensor, "rows L D"], inputs: Inputs, layer: int | None

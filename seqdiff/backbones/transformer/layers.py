@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from seqdiff.backbones.layers import exempt_from_muon
 from seqdiff.backbones.transformer.packing import Mixing
-from seqdiff.ops.linear import Linear, linear
 from seqdiff.types import Inputs
 
 BASE = 1e4
@@ -88,13 +87,13 @@ class Block(nn.Module):
         super().__init__()
         self.n_heads = n_heads
         self.norm1 = CentredNorm(d_model)
-        self.attn_qkv = Linear(d_model, 3 * d_model, bias=False)
-        self.attn_out = Linear(d_model, d_model, bias=False)
+        self.attn_qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.attn_out = nn.Linear(d_model, d_model, bias=False)
         self.norm2 = CentredNorm(d_model)
         self.mlp = nn.Sequential(
-            Linear(d_model, 4 * d_model),
+            nn.Linear(d_model, 4 * d_model),
             nn.GELU(approximate="tanh"),
-            Linear(4 * d_model, d_model),
+            nn.Linear(4 * d_model, d_model),
         )
         self.dropout = nn.Dropout(dropout)
 
@@ -142,7 +141,7 @@ class Block(nn.Module):
             rotary: From ``rotary_table``.
         """
         weight = self.attn_qkv.weight[h.shape[-1] :]
-        heads = linear(h, weight).unflatten(-1, (2, self.n_heads, -1))
+        heads = F.linear(h, weight).unflatten(-1, (2, self.n_heads, -1))
         k, v = (part.transpose(1, 2) for part in heads.unbind(2))
         return rotate(k, rotary), v
 
@@ -212,7 +211,7 @@ class Head(nn.Module):
     def __init__(self, d_model: int, num_logits: int) -> None:
         super().__init__()
         self.norm = CentredNorm(d_model)
-        self.linear = zeroed(Linear(d_model, num_logits))
+        self.linear = zeroed(nn.Linear(d_model, num_logits))
 
     def normalised(
         self, h: Float[Tensor, "B L D"], inputs: Inputs, where: Bool[Tensor, "B L"] | None = None
@@ -277,11 +276,11 @@ class AdaptiveHead(Head):
         return self.norm(h) * (1 + scale) + shift
 
 
-def zeroed(layer: nn.Linear) -> nn.Linear:
+def zeroed(linear: nn.Linear) -> nn.Linear:
     """Set the weight and the bias of a layer to zero, and return it."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 def token_embedding(num_embeddings: int, d_model: int) -> nn.Embedding:

@@ -13,7 +13,6 @@ from torch import Tensor
 from seqdiff.ops.bimamba.inputs import Direction
 from seqdiff.ops.causal_conv.cpu import run_conv, run_conv_backward
 from seqdiff.ops.cpu_simd.cuts import Cut
-from seqdiff.ops.linear import linear
 from seqdiff.ops.operators import differentiable_operator
 from seqdiff.ops.selective_scan.cpu import (
     KernelInputs,
@@ -237,7 +236,7 @@ def _backward(
             inputs, scan_cut, states[0], saved, d_out, states[1], dz, add=not first
         )
         d_mapped = d_mapped[:, 0].mT.flatten(0, 1)
-        du = du.mT.add_(linear(d_mapped, own.x_proj.mT).view(u.mT.shape))
+        du = du.mT.flatten(0, 1).addmm_(d_mapped, own.x_proj).view(u.mT.shape)
         d_x_proj = d_mapped.mT @ u.mT.flatten(0, 1)
         if padding is not None:
             du.masked_fill_(padding[..., None], 0)

@@ -127,7 +127,6 @@ def _say_once(how_often: str) -> None:
 
 _kernels: dict[tuple[Callable[..., None], torch.dtype], Callable[..., None]] = {}
 _pools: dict[int, ThreadPoolExecutor] = {}
-os.register_at_fork(after_in_child=_pools.clear)
 _Task = ctypes.CFUNCTYPE(None)
 
 
@@ -142,6 +141,18 @@ def _parallel_region() -> Callable[..., None] | None:
     return getattr(ctypes.CDLL(None), "GOMP_parallel", None)
 
 
+def _use_one_thread() -> None:
+    """Run kernels and PyTorch's operators on one thread in a forked child.
+
+    It has none of its parent's threads, and GNU OpenMP would wait for them.
+    """
+    torch.set_num_threads(1)
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_use_one_thread)
+
+
 def _run_on_threads(kernel: Callable[..., None], arguments: tuple[object, ...], count: int) -> None:
     """Call a kernel on ``count`` threads, one of which is this one."""
     region = _parallel_region()
@@ -149,7 +160,7 @@ def _run_on_threads(kernel: Callable[..., None], arguments: tuple[object, ...], 
         # This thread must run no Python code inside the region: a signal handler could run there,
         # and ctypes would drop the exception it raises.
         region(_Task(functools.partial(kernel, *arguments)), None, count, 0)
-        kernel(*arguments)  # finds no task left; raises the error, if the other calls failed
+        kernel(*arguments)  # finds no task left, or raises the error that ctypes has dropped
         return
     if count not in _pools:
         _pools[count] = ThreadPoolExecutor(count - 1, thread_name_prefix="seqdiff-ops")
@@ -169,7 +180,7 @@ def run_tasks(
     Args:
         function: The kernel as a Python function; Numba compiles it once per dtype. Its first
             argument is a shared counter, from which every thread takes task numbers until none is
-            left.
+            left. It may raise only before it takes its first task.
         like: An input; the kernel is compiled for its dtype. If it has fewer than `SMALL` elements,
             one thread runs all tasks.
         arguments: The kernel's other arguments: arrays, booleans and integers.
@@ -179,8 +190,9 @@ def run_tasks(
     kernel = _kernels.get((function, like.dtype))
     if kernel is None:
         kernel = _kernels[function, like.dtype] = _compile(function, like.dtype, arguments)
-    count = min(torch.get_num_threads(), tasks) if like.numel() >= SMALL else 1
-    if count > 1:
+    # Always the same number, because OpenMP ends the threads that a smaller region leaves over.
+    count = torch.get_num_threads()
+    if count > 1 and tasks > 1 and like.numel() >= SMALL:
         _run_on_threads(kernel, arguments, count)
     else:
         kernel(*arguments)

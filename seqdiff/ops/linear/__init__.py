@@ -1,5 +1,5 @@
-"""Matrix product with a weight, by oneDNN on the CPU."""
+"""Matrix product with a weight, in blocks of rows on the CPU."""
 
-from seqdiff.ops.linear.dispatch import Linear, linear
+from seqdiff.ops.linear.dispatch import linear
 
-__all__ = ["Linear", "linear"]
+__all__ = ["linear"]
