@@ -25,9 +25,8 @@ demo: setup
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --durations 20 -m 'not slow'
 
-# Many slow tests wait for processes that they start, so there are more workers than cores.
 slow: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n "$$($(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)')" --dist loadfile --durations 20 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --durations 20 -m slow
 
 # 10,000 damaged files and 100 killed commands, in about an hour; see tests/faults/torture.py.
 torture: setup
