@@ -268,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     before = _stop_at_signals()
     # Idle OpenMP threads spin before they sleep. By default, they spin so long that two commands on
-    # the same cores slow each other down many times.
+    # the same cores slow each other down by a large factor.
     if os.environ.keys().isdisjoint({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}):
         os.environ["GOMP_SPINCOUNT"] = "1000"
     try:

@@ -56,8 +56,12 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(inputs):
     wanted = causal_conv1d(*inputs, None)
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # kills a child that waits
-        os._exit(0 if torch.equal(causal_conv1d(*inputs, None), wanted) else 1)
+        code = 1
+        try:
+            signal.alarm(30)  # kills a child that waits
+            code = 0 if torch.equal(causal_conv1d(*inputs, None), wanted) else 1
+        finally:
+            os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
 
 

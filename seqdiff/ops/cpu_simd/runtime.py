@@ -2,8 +2,8 @@
 
 There are ``torch.get_num_threads()`` threads. They are OpenMP's, on which PyTorch's own operators
 run. OpenMP's threads spin for a while after a parallel region before they sleep, so a kernel that
-follows an operator starts at once, and no second pool competes for the cores. Where OpenMP's entry
-is not found, and on other systems than Linux, a pool of this module takes their place.
+follows an operator starts at once, and no second pool competes for the cores. On systems other
+than Linux, and if PyTorch was built without OpenMP, a pool of this module takes their place.
 """
 
 from __future__ import annotations
