@@ -4,7 +4,8 @@ A step is forward, bound, backward and AdamW on one batch. On the CPU the other 
 Mamba layer on the row and on the reversed row. ``--device cuda`` compares our layer with the Triton
 kernels, our layer with mamba_ssm's scan, and two ``mamba_ssm.Mamba`` layers. All sides start from
 the same weights, and their losses and gradients are compared before anything is timed. ``--sides``
-also takes ``ssd``, the network of the same width with the mixer of Mamba-2, which is another model.
+also takes ``bf16-mixed`` on the CPU, our layer under autocast to bfloat16, and ``ssd``, the network
+of the same width with the mixer of Mamba-2, which is another model.
 Run ``python -m benchmarks.caduceus_step``.
 """
 
@@ -75,6 +76,7 @@ SIDES: dict[str, dict[str, Callable[[Shape], Caduceus]]] = {
     "cpu": {
         "ours": _ours("auto"),
         "two-pass": lambda s: two_pass_twin(_ours("auto")(s), mambapy_layer),
+        "bf16-mixed": _ours("auto"),
         "ssd": _ours("auto", "ssd"),
     },
     "cuda": {
@@ -86,6 +88,8 @@ SIDES: dict[str, dict[str, Callable[[Shape], Caduceus]]] = {
 }
 OTHER_NETWORK = "ssd"
 """The side that is another network, of the same size; its results are not compared."""
+MIXED = "bf16-mixed"
+"""The side that computes matrix products in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,10 @@ def compare(at: Shape, options: Namespace) -> tuple[list[Row], dict[str, object]
     device, dtype, makers = options.device, DTYPES[options.dtype], SIDES[options.device]
     tokens = CUDA_BATCH_TOKENS if device == "cuda" else 4 * at.length
     batch = options.batch or max(1, tokens // at.length)
-    steps = {
-        side: TrainingStep(makers[side](at), batch, at.length, device=device, dtype=dtype)
-        for side in options.sides
-    }
+    steps = {}
+    for side in options.sides:
+        own = torch.bfloat16 if side == MIXED else dtype
+        steps[side] = TrainingStep(makers[side](at), batch, at.length, device=device, dtype=own)
     first = options.sides[0]
     gaps = check(steps, at, options)
     seconds = interleave([Side(n, s) for n, s in steps.items()], options.pairs, device)
@@ -220,7 +224,8 @@ def check(steps: dict[str, TrainingStep], at: Shape, options: Namespace) -> dict
             continue
         what = f"{at}, {names[0]} and {name}"
         theirs = steps[name].numbers()
-        gaps[name] = require_same(what, numbers, theirs, tolerance(options.dtype, at.length))
+        dtype = "bfloat16" if MIXED in (names[0], name) else options.dtype
+        gaps[name] = require_same(what, numbers, theirs, tolerance(dtype, at.length))
     return gaps
 
 
@@ -239,7 +244,7 @@ def read_options(arguments: list[str] | None) -> Namespace:
     )
     options = parser.parse_args(arguments)
     known = SIDES[options.device]
-    options.sides = options.sides or [side for side in known if side != OTHER_NETWORK]
+    options.sides = options.sides or [side for side in known if side not in (OTHER_NETWORK, MIXED)]
     options.shape = options.shape or SHAPES[options.device]
     unknown = [side for side in options.sides if side not in known]
     if unknown:

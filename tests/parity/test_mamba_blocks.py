@@ -136,17 +136,22 @@ def test_gradients_are_those_of_finite_differences(function):
     assert torch.autograd.gradcheck(flat, [t.requires_grad_() for t in given if t is not None])
 
 
-def test_autocast_takes_the_separate_operators():
+def test_under_autocast_borders_stay_in_float32():
     absent, *tensors = case(3)
     tensors = [t.float() for t in tensors]
     ways, start = (Direction(*tensors[3:10]), Direction(*tensors[10:])), Borders(*tensors[1:3])
-    wanted, borders = mamba_through(tensors[0], *ways, 3, start, absent)
+    whole, borders = mamba_through(tensors[0], *ways, 3, start, absent)
+    inside = Borders(*(m[:, :-1] for m in borders))
+    apart = mamba_from(tensors[0], *ways, 3, inside, absent)
     with torch.autocast("cpu", torch.bfloat16):
         got, coarse = mamba_through(tensors[0], *ways, 3, start, absent)
-    assert coarse.states.dtype == torch.float32
-    gap = (got - wanted).abs().max() / wanted.abs().max()
-    assert 1e-4 < gap < 5e-2
-    assert (coarse.states - borders.states).abs().max() < 5e-2 * borders.states.abs().max()
+        alone = mamba_borders(tensors[0][..., :21], ways[0], 3, start, absent)
+        from_borders = mamba_from(tensors[0], *ways, 3, inside, absent)
+    for out, wanted in ((got, whole), (coarse.states, borders.states), (from_borders, apart)):
+        assert out.dtype == torch.float32
+        assert 1e-4 < (out - wanted).abs().max() / wanted.abs().max() < 3e-2
+    assert torch.equal(alone.states, coarse.states)
+    assert torch.equal(coarse.tails, borders.tails)
 
 
 WRONG = [
@@ -185,11 +190,11 @@ def test_operator_is_registered_whole(function):
     states, tails, *tensors = [t.requires_grad_() for t in rest]
     xz = (xz if gated else xz[..., :64].contiguous()).requires_grad_()
     tensors = tensors if gated else tensors[:7]
-    arguments = (xz, tensors, states, tails, absent, size, through, False, True)
+    arguments = (xz, tensors, states, tails, absent, size, through, False, False, True)
     torch.library.opcheck(torch.ops.seqdiff.mamba, arguments)
     with torch.no_grad():
         out, borders, ends, *kept = torch.ops.seqdiff.mamba(*arguments)
         flows = [torch.ones_like(t) if t.numel() else None for t in (out, borders, ends)]
         before = borders if through else states
-        back = (xz, tensors, before, tails, kept, absent, size, through, False, *flows)
+        back = (xz, tensors, before, tails, kept, absent, size, through, False, False, *flows)
         torch.library.opcheck(torch.ops.seqdiff.mamba_backward, back)

@@ -127,6 +127,10 @@ def test_the_operator_is_taken_where_it_fits_and_nowhere_else(monkeypatch):
     assert calls(monkeypatch, lambda: mamba_both_ways(xz.float(), *single, backend="cpu")) == 1
     assert calls(monkeypatch, lambda: mamba_both_ways(xz, fwd, rev, backend="reference")) == 0
     with torch.autocast("cpu", torch.bfloat16):
+        assert calls(monkeypatch, lambda: mamba_both_ways(xz.float(), *single)) == 1
+        assert calls(monkeypatch, lambda: mamba_both_ways(xz.bfloat16(), *single)) == 1
+        assert calls(monkeypatch, lambda: mamba_both_ways(xz, fwd, rev)) == 0
+    with torch.autocast("cpu", torch.float16):
         assert calls(monkeypatch, lambda: mamba_both_ways(xz.float(), *single)) == 0
 
 
@@ -173,13 +177,36 @@ def test_wrong_inputs_are_named(cut):
         check_direction(xz, fwd, torch.zeros(1, 9, dtype=torch.bool))
 
 
+def under_autocast(*arguments, **options) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return mamba_both_ways(*arguments, **options)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("name", ["padded", "several_blocks", "length_1"])
+def test_under_autocast_only_products_are_rounded(name, mirrored):
+    given = case(**CASES[name])
+    got = numbers(under_autocast, given, mirrored, torch.float32)
+    wanted = numbers(separately, given, mirrored, torch.float64)
+    assert {half.dtype for half in got} == {torch.float32}
+    gaps = [largest_gap([half], [exact]) for half, exact in zip(got, wanted, strict=True)]
+    assert max(gaps) < 3e-2, "bfloat16 has 8 bits"
+    out, d_x_proj, d_skip = gaps[0], gaps[4], gaps[8]
+    assert min(out, d_x_proj) > 1e-5, "products are in bfloat16"
+    assert d_skip < 1e-6, "convolution and gate, of which this gradient consists, are in float32"
+
+
 def test_bfloat16_activations_under_autocast():
     xz, *ways, _ = case()
     fwd, rev = (Direction(*(t.float() for t in way if t is not None)) for way in ways)
-    with torch.autocast("cpu", torch.bfloat16):
-        half = mamba_both_ways(xz.bfloat16(), fwd, rev)
-    assert half.dtype == torch.bfloat16
-    assert largest_gap([half.float()], [mamba_both_ways(xz.float(), fwd, rev)]) < 5e-2
+    rows = xz.bfloat16().requires_grad_()
+    half = under_autocast(rows, fwd, rev)
+    half.sum().backward()
+    assert half.dtype == rows.grad.dtype == torch.bfloat16
+    whole = xz.bfloat16().float().requires_grad_()
+    single = mamba_both_ways(whole, fwd, rev)
+    single.sum().backward()
+    assert largest_gap([half.float(), rows.grad.float()], [single, whole.grad]) < 3e-2
 
 
 def test_operator_is_registered_whole():
@@ -187,10 +214,10 @@ def test_operator_is_registered_whole():
     xz, fwd, rev, padding = case(padded=True, channels=64)
     mamba_both_ways(xz, fwd, rev, padding)  # registers the operator
     tensors = [t.requires_grad_() for t in (*fwd, *rev) if t is not None]
-    arguments = (xz.requires_grad_(), tensors, None, None, padding, 70, False, False, True)
+    arguments = (xz.requires_grad_(), tensors, None, None, padding, 70, False, False, False, True)
     torch.library.opcheck(torch.ops.seqdiff.mamba, arguments)
     with torch.no_grad():
         _, _, _, *kept = torch.ops.seqdiff.mamba(*arguments)
         d_out = torch.ones(2, 64, 70, dtype=torch.float64)
-        back = (xz, tensors, None, None, kept, padding, 70, False, False, d_out, None, None)
+        back = (xz, tensors, None, None, kept, padding, 70, False, False, False, d_out, None, None)
         torch.library.opcheck(torch.ops.seqdiff.mamba_backward, back)

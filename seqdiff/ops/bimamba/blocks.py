@@ -7,8 +7,8 @@ state and its tail, the last inputs of its convolution. A noisy version of the n
 from there. The direction from right to left restarts at the end of every block, so it depends on no
 later block.
 
-On the CPU in float32 and float64, one operator runs both directions, as in ``mamba_both_ways``. It
-has no second derivative; ``backend="reference"`` has one.
+On the CPU in float32 and float64, and under autocast to bfloat16, one operator runs both
+directions, as in ``mamba_both_ways``. It has no second derivative; ``backend="reference"`` has one.
 """
 
 from __future__ import annotations

@@ -38,9 +38,12 @@ def mamba_cpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run both directions on the CPU and add their outputs.
 
+    Under autocast to bfloat16, the products with ``x_proj`` are computed in bfloat16. Convolution
+    and scan are always computed in the dtype of the weights.
+
     Args:
-        xz: Input and gate side by side, or the input alone if ``rev`` is None; all tensors have the
-            same dtype, float32 or float64.
+        xz: Input and gate side by side, or the input alone if ``rev`` is None. All tensors have the
+            same dtype, float32 or float64; under autocast, ``xz`` may also be in bfloat16.
         fwd: Weights of the direction from left to right.
         rev: Weights of the other direction; with None, only states and tails are computed.
         padding: True where the input of the scan is set to zero.
@@ -52,17 +55,18 @@ def mamba_cpu(
         mirrored: Whether to swap the directions.
 
     Returns:
-        The output ``(B, L, D)``, which is empty if ``rev`` is None; and the states and the tails at
-        all borders, which are empty unless ``through``.
+        The output ``(B, L, D)`` in the dtype of ``xz``, which is empty if ``rev`` is None; and the
+        states and the tails at all borders, which are empty unless ``through``.
     """
     present = [*_all_present(fwd), *(() if rev is None else _all_present(rev))]
     given = (xz, *present, *(borders or ()))
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-    size = block_size or xz.shape[1]
+    size, half = block_size or xz.shape[1], torch.is_autocast_enabled("cpu")
+    rows = xz.to(fwd.D.dtype)
     out, states, tails, *_ = torch.ops.seqdiff.mamba(
-        xz, present, *(borders or (None, None)), padding, size, through, mirrored, keep
+        rows, present, *(borders or (None, None)), padding, size, through, mirrored, half, keep
     )
-    return out.mT, states, tails
+    return out.mT.to(xz.dtype), states, tails
 
 
 def _all_present(weights: Direction) -> list[Tensor]:
@@ -142,6 +146,13 @@ def _scan_inputs(own: Direction, u: Tensor, mapped: Tensor, z: Tensor | None) ->
     return KernelInputs(*(u, None, own.A, *maps, own.D, z, own.dt_bias), dt=dt, dt_proj=own.dt_proj)
 
 
+def _product(left: Tensor, right: Tensor, half: bool) -> Tensor:
+    """Multiply two matrices, in bfloat16 if ``half``; the result has the dtype of ``left``."""
+    if not half:
+        return left @ right
+    return (left.bfloat16() @ right.bfloat16()).to(left.dtype)
+
+
 def _forward(
     xz: Tensor,
     weights: list[Tensor],
@@ -151,6 +162,7 @@ def _forward(
     block_size: int,
     through: bool,
     mirrored: bool,
+    half: bool,
     keep: bool,
 ) -> list[Tensor]:
     """Return the output, the states and the tails at borders, and, if ``keep``, what is saved.
@@ -175,7 +187,7 @@ def _forward(
         u = run_conv(x, *filters)
         if padding is not None:
             u.masked_fill_(padding[:, None], 0)
-        mapped = u.mT @ own.x_proj.mT
+        mapped = _product(u.mT, own.x_proj.mT, half)
         inputs = _scan_inputs(own, u, mapped, z)
         borders = states if first else None
         kept += [u, mapped, run_scan(inputs, scan_cut, borders, out, keep, add=not first)]
@@ -184,7 +196,7 @@ def _forward(
     return [out, borders, ends, *(kept if keep else [])]
 
 
-def _forward_fake(xz, weights, states, tails, padding, block_size, through, mirrored, keep):
+def _forward_fake(xz, weights, states, tails, padding, block_size, through, mirrored, half, keep):
     batch, length, _ = xz.shape
     ways = _ways(xz, weights, block_size, through, mirrored)
     fwd, kept, count = ways[0][0], [], length // block_size + 1
@@ -211,6 +223,7 @@ def _backward(
     block_size: int,
     through: bool,
     mirrored: bool,
+    half: bool,
     d_out: Tensor | None,
     d_borders: Tensor | None,
     d_ends: Tensor | None,
@@ -236,8 +249,13 @@ def _backward(
             inputs, scan_cut, states[0], saved, d_out, states[1], dz, add=not first
         )
         d_mapped = d_mapped[:, 0].mT.flatten(0, 1)
-        du = du.mT.flatten(0, 1).addmm_(d_mapped, own.x_proj).view(u.mT.shape)
-        d_x_proj = d_mapped.mT @ u.mT.flatten(0, 1)
+        du = du.mT.flatten(0, 1)
+        if half:
+            du += _product(d_mapped, own.x_proj, half)
+        else:
+            du.addmm_(d_mapped, own.x_proj)
+        du = du.view(u.mT.shape)
+        d_x_proj = _product(d_mapped.mT, u.mT.flatten(0, 1), half)
         if padding is not None:
             du.masked_fill_(padding[..., None], 0)
         filters = (own.conv_weight, own.conv_bias, True, conv_cut, tails if first else None)
@@ -251,7 +269,7 @@ def _backward(
 
 
 def _backward_fake(
-    xz, weights, borders, tails, kept, padding, block_size, through, mirrored, *gradients
+    xz, weights, borders, tails, kept, padding, block_size, through, mirrored, half, *gradients
 ):
     d_states, d_tails = xz.new_empty(0), xz.new_empty(0)
     if borders is not None:
@@ -262,10 +280,10 @@ def _backward_fake(
 
 
 def _remember(inputs, output):
-    xz, weights, states, tails, padding, block_size, through, mirrored, _ = inputs
+    xz, weights, states, tails, padding, size, through, mirrored, half, _ = inputs
     borders = output[1] if through else states
     tensors = (xz, list(weights), borders, tails, list(output[3:]), padding)
-    return tensors, (block_size, through, mirrored)
+    return tensors, (size, through, mirrored, half)
 
 
 differentiable_operator(

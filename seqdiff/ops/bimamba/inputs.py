@@ -83,8 +83,16 @@ def check_direction(
 
 
 def fits_cpu(backend: str, xz: Tensor, *others: Tensor | None) -> bool:
-    """Tell whether the CPU operator supports these tensors without conversion."""
-    kinds = {t.dtype for t in (xz, *others) if t is not None}
-    plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    on_cpu = backend in ("auto", "cpu") and xz.device.type == "cpu"
-    return on_cpu and plain and not torch.is_autocast_enabled("cpu")
+    """Tell whether the CPU operator supports these tensors.
+
+    Without autocast, all must be in float32, or all in float64. Under autocast to bfloat16, the
+    weights must be in float32, and ``xz`` may be in bfloat16, which is what projections return.
+    """
+    if backend not in ("auto", "cpu") or xz.device.type != "cpu":
+        return False
+    kinds = {t.dtype for t in others if t is not None}
+    if not torch.is_autocast_enabled("cpu"):
+        kinds.add(xz.dtype)
+        return len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    half = torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return half and kinds == {torch.float32} and xz.dtype in (torch.float32, torch.bfloat16)
