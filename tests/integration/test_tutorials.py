@@ -1,7 +1,6 @@
 """The notebooks of docs/tutorials contain the outputs of a run, and run."""
 
 import json
-import os
 import re
 import runpy
 from pathlib import Path
@@ -65,7 +64,8 @@ def test_they_run(
 ) -> None:
     """A fifth of the training shows that all cells run; ``make notebooks`` runs all of it."""
     monkeypatch.setenv("SEQDIFF_DATA", str(real_data))
-    monkeypatch.setenv("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+    # The threads of two tests would wait for each other on the same cores.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "docs" / "tutorials"
     folder.mkdir(parents=True)
     for shared in ("configs", "examples"):
