@@ -1,16 +1,21 @@
 """What training logs, and where: TensorBoard, Weights & Biases and MLflow, without a network."""
 
 import csv
+import errno
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seqdiff.cli.app import main
 from seqdiff.run import drawing, load
+from seqdiff.training.loggers import SERVICES_NAME, Board, Services
 
 _VALIDATING = ["--trainer.val_check_interval", "2"]
 
@@ -158,3 +163,30 @@ def test_a_service_that_refuses_is_one_line(
     line = fails(["train", str(config), "--trainer.logger", "wandb"])
     assert "trainer.logger wandb must be able to log, got: No API key configured. Use" in line
     assert not (tmp_path / "run" / "last.ckpt").exists()
+
+
+def test_services_connect_in_the_first_process_only(tmp_path: Path, monkeypatch) -> None:
+    services = Services(["wandb"], tmp_path, resumed=False, describe=dict)
+    connected: list[str] = []
+
+    def connect(name: str, number: str | None) -> tuple[Logger, str]:
+        connected.append(name)
+        return Mock(spec=Logger), "a1"
+
+    monkeypatch.setattr(services, "_connect", connect)
+    for first in (False, True):
+        trainer = Mock(spec=Trainer, is_global_zero=first, loggers=[])
+        services.on_train_start(trainer, Mock(spec=LightningModule))
+        assert connected == ["wandb"] * first and len(trainer.loggers) == first
+        assert (tmp_path / SERVICES_NAME).exists() == first
+
+
+def test_tensorboard_raises_no_second_error_after_a_failure(tmp_path: Path, monkeypatch) -> None:
+    def full(self: TensorBoardLogger, status: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TensorBoardLogger, "finalize", full)
+    board = Board(tmp_path, name="", version="tensorboard")
+    board.finalize("failed")
+    with pytest.raises(OSError, match=r"tensorboard must be writable, got: No space left"):
+        board.finalize("success")
