@@ -209,6 +209,14 @@ def test_bfloat16_activations_under_autocast():
     assert largest_gap([half.float(), rows.grad.float()], [single, whole.grad]) < 3e-2
 
 
+def test_autocast_keeps_one_graph():
+    xz, *ways, _ = case()
+    fwd, rev = (Direction(*(t.float() for t in way if t is not None)) for way in ways)
+    compiled = torch.compile(mamba_both_ways, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(xz.float(), fwd, rev), mamba_both_ways(xz.float(), fwd, rev))
+
+
 def test_operator_is_registered_whole():
     # 64 channels fill a block, so that all memory kept for the backward is written.
     xz, fwd, rev, padding = case(padded=True, channels=64)
