@@ -10,7 +10,7 @@ def largest_gap(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
     """The largest difference relative to each result's largest value; NaN if there is one."""
     pairs = zip(got, wanted, strict=True)
     gaps = [(g - w).abs().max() / w.abs().max().clamp_min(1e-30) for g, w in pairs]
-    return float(torch.stack(gaps).max())
+    return float(torch.stack(gaps).detach().max())
 
 
 def norm_gap(got: Tensor, wanted: Tensor) -> float:
