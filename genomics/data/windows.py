@@ -41,18 +41,24 @@ def mirror(rows: Examples, chosen: Bool[np.ndarray, " B"]) -> Examples:
 
     Labels and signals of whole rows stay as they are, and padding stays in place.
     """
-    place = np.tile(np.arange(rows.tokens.shape[1]), (int(chosen.sum()), 1))
-    last = place.shape[1] - 1
-    if rows.padding is not None:
-        last = (~rows.padding[chosen]).sum(axis=1, keepdims=True) - 1
-    place = np.where(place <= last, last - place, place)
+    padding = None if rows.padding is None else rows.padding[chosen]
     tokens, loss_mask, signal = rows.tokens.copy(), rows.loss_mask.copy(), rows.signal
-    tokens[chosen] = np.take_along_axis(complement(tokens[chosen]), place, axis=1)
-    loss_mask[chosen] = np.take_along_axis(loss_mask[chosen], place, axis=1)
+    tokens[chosen] = _backwards(complement(tokens[chosen]), padding)
+    loss_mask[chosen] = _backwards(loss_mask[chosen], padding)
     if signal is not None and signal.ndim == 3:
         signal = signal.copy()
-        signal[chosen] = np.take_along_axis(signal[chosen], place[..., None], axis=1)
+        signal[chosen] = _backwards(signal[chosen], padding)
     return rows._replace(tokens=tokens, loss_mask=loss_mask, signal=signal)
+
+
+def _backwards(values: np.ndarray, padding: np.ndarray | None) -> np.ndarray:
+    """Reverse rows, of which padding at the end stays in place."""
+    if padding is None:
+        return values[:, ::-1]
+    place = np.tile(np.arange(values.shape[1]), (len(values), 1))
+    last = (~padding).sum(axis=1, keepdims=True) - 1
+    place = np.where(place <= last, last - place, place)
+    return np.take_along_axis(values, place if values.ndim == 2 else place[..., None], axis=1)
 
 
 class WindowDataset(SequenceDataset):
