@@ -232,7 +232,7 @@ def effective_degrees(
     Squares of estimates are too large by a factor of 1 + 2 / d on average, which is corrected for:
     with one degree of freedom each, the result would otherwise be a third of the true one.
     """
-    each = degrees + np.zeros(len(variances))  # faster than broadcast_to
+    each = np.full(len(variances), degrees, dtype=np.float64)  # faster than broadcast_to
     if not variances.any():
         return float(each.sum())
     fractions = variances / variances.sum()

@@ -154,6 +154,16 @@ def test_under_autocast_borders_stay_in_float32():
     assert torch.equal(coarse.tails, borders.tails)
 
 
+@pytest.mark.parametrize("function", [mamba_through, mamba_borders, mamba_from])
+def test_under_autocast_gradients_are_close(function):
+    given = case(3, padded=True, from_borders=function is mamba_from)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = numbers(function, given, 3, torch.float32, "auto")
+    wanted = numbers(function, given, 3, torch.float64, "reference")
+    gaps = [largest_gap([half], [exact]) for half, exact in zip(got, wanted, strict=True)]
+    assert 1e-5 < gaps[0] and max(gaps) < 4e-2
+
+
 WRONG = [
     (lambda g: g | {"block_size": 5}, r"block_size must divide the length 12, got 5"),
     (lambda g: g | {"states": g["states"][:, :, :5]}, r"states must have shape \(2, 1, 21, 5\)"),
@@ -180,7 +190,8 @@ def test_wrong_arguments_are_named(change, message):
 
 
 @pytest.mark.parametrize("function", [mamba_through, mamba_borders, mamba_from])
-def test_operator_is_registered_whole(function):
+@pytest.mark.parametrize("half", [False, True])
+def test_operator_is_registered_whole(function, half):
     # 64 channels fill a block, and a short block of tokens has as many chunks as the others, so
     # that all memory kept for the backward is written.
     through, gated = function is not mamba_from, function is not mamba_borders
@@ -190,11 +201,11 @@ def test_operator_is_registered_whole(function):
     states, tails, *tensors = [t.requires_grad_() for t in rest]
     xz = (xz if gated else xz[..., :64].contiguous()).requires_grad_()
     tensors = tensors if gated else tensors[:7]
-    arguments = (xz, tensors, states, tails, absent, size, through, False, False, True)
+    arguments = (xz, tensors, states, tails, absent, size, through, False, half, True)
     torch.library.opcheck(torch.ops.seqdiff.mamba, arguments)
     with torch.no_grad():
         out, borders, ends, *kept = torch.ops.seqdiff.mamba(*arguments)
         flows = [torch.ones_like(t) if t.numel() else None for t in (out, borders, ends)]
         before = borders if through else states
-        back = (xz, tensors, before, tails, kept, absent, size, through, False, False, *flows)
+        back = (xz, tensors, before, tails, kept, absent, size, through, False, half, *flows)
         torch.library.opcheck(torch.ops.seqdiff.mamba_backward, back)

@@ -191,9 +191,20 @@ def test_under_autocast_only_products_are_rounded(name, mirrored):
     assert {half.dtype for half in got} == {torch.float32}
     gaps = [largest_gap([half], [exact]) for half, exact in zip(got, wanted, strict=True)]
     assert max(gaps) < 3e-2, "bfloat16 has 8 bits"
-    out, d_x_proj, d_skip = gaps[0], gaps[4], gaps[8]
-    assert min(out, d_x_proj) > 1e-5, "products are in bfloat16"
-    assert d_skip < 1e-6, "convolution and gate, of which this gradient consists, are in float32"
+    assert gaps[0] > 1e-5, "the product of the forward pass is in bfloat16"
+    assert torch.equal(got[4].bfloat16().float(), got[4]), "and so is that of x_proj's gradient"
+    assert gaps[8] < 1e-6, "convolution and gate, which make the gradient of D, are in float32"
+
+
+def test_a_backward_pass_under_autocast_is_that_of_its_forward_pass():
+    given = case(padded=True)
+    xz, fwd, rev, padding = given
+    leaves = [None if t is None else t.float().requires_grad_() for t in (xz, *fwd, *rev)]
+    out = mamba_both_ways(leaves[0], Direction(*leaves[1:8]), Direction(*leaves[8:]), padding)
+    wanted = torch.autograd.grad(out.sum(), leaves, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(out.sum(), leaves)
+    assert all(torch.equal(got, grad) for got, grad in zip(found, wanted, strict=True))
 
 
 def test_bfloat16_activations_under_autocast():
@@ -213,19 +224,25 @@ def test_autocast_keeps_one_graph():
     xz, *ways, _ = case()
     fwd, rev = (Direction(*(t.float() for t in way if t is not None)) for way in ways)
     compiled = torch.compile(mamba_both_ways, fullgraph=True, backend="aot_eager")
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(compiled(xz.float(), fwd, rev), mamba_both_ways(xz.float(), fwd, rev))
+    found = []
+    for function in (mamba_both_ways, compiled):
+        rows = xz.float().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = function(rows, fwd, rev)
+        found.append((out, *torch.autograd.grad(out.sum(), rows)))
+    assert all(map(torch.equal, *found))
 
 
-def test_operator_is_registered_whole():
+@pytest.mark.parametrize("half", [False, True])
+def test_operator_is_registered_whole(half):
     # 64 channels fill a block, so that all memory kept for the backward is written.
     xz, fwd, rev, padding = case(padded=True, channels=64)
     mamba_both_ways(xz, fwd, rev, padding)  # registers the operator
     tensors = [t.requires_grad_() for t in (*fwd, *rev) if t is not None]
-    arguments = (xz.requires_grad_(), tensors, None, None, padding, 70, False, False, False, True)
+    arguments = (xz.requires_grad_(), tensors, None, None, padding, 70, False, False, half, True)
     torch.library.opcheck(torch.ops.seqdiff.mamba, arguments)
     with torch.no_grad():
         _, _, _, *kept = torch.ops.seqdiff.mamba(*arguments)
         d_out = torch.ones(2, 64, 70, dtype=torch.float64)
-        back = (xz, tensors, None, None, kept, padding, 70, False, False, False, d_out, None, None)
+        back = (xz, tensors, None, None, kept, padding, 70, False, False, half, d_out, None, None)
         torch.library.opcheck(torch.ops.seqdiff.mamba_backward, back)

@@ -148,9 +148,10 @@ def _scan_inputs(own: Direction, u: Tensor, mapped: Tensor, z: Tensor | None) ->
 
 def _product(left: Tensor, right: Tensor, half: bool) -> Tensor:
     """Multiply two matrices, in bfloat16 if ``half``; the result has the dtype of ``left``."""
-    if not half:
-        return left @ right
-    return (left.bfloat16() @ right.bfloat16()).to(left.dtype)
+    with torch.autocast("cpu", enabled=False):
+        if not half:
+            return left @ right
+        return (left.bfloat16() @ right.bfloat16()).to(left.dtype)
 
 
 def _forward(

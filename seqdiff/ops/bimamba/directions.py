@@ -100,8 +100,8 @@ def mamba_both_ways(
     """Add ``mamba_direction`` from left to right and ``mamba_direction`` from right to left.
 
     On the CPU in float32 and float64, one operator runs both directions without intermediate
-    copies. Under autocast to bfloat16, it computes its matrix products in bfloat16 and the rest in
-    float32. It has no second derivative; ``backend="reference"`` has one.
+    copies. Under autocast to bfloat16, it computes the products with ``x_proj`` in bfloat16 and the
+    rest in float32. It has no second derivative; ``backend="reference"`` has one.
 
     Args:
         xz: Input and gate side by side, ``E = 2 D``; zero where padded.
