@@ -232,9 +232,10 @@ def main(arguments: list[str] | None = None) -> None:
         "pairs": options.pairs,
         "dropout": DROPOUT,
     }
+    kind = "-compiled" if options.compile and options.device == "cpu" else ""
     write_json(
         options.json,
-        f"transformer_step-{options.dtype}",
+        f"transformer_step-{options.dtype}{kind}",
         described,
         settings,
         [row.record() for row in rows],
