@@ -41,23 +41,27 @@ def mirror(rows: Examples, chosen: Bool[np.ndarray, " B"]) -> Examples:
 
     Labels and signals of whole rows stay as they are, and padding stays in place.
     """
-    padding = None if rows.padding is None else rows.padding[chosen]
+    place = None if rows.padding is None else _places(rows.padding[chosen])
     tokens, loss_mask, signal = rows.tokens.copy(), rows.loss_mask.copy(), rows.signal
-    tokens[chosen] = _backwards(complement(tokens[chosen]), padding)
-    loss_mask[chosen] = _backwards(loss_mask[chosen], padding)
+    tokens[chosen] = _backwards(complement(tokens[chosen]), place)
+    loss_mask[chosen] = _backwards(loss_mask[chosen], place)
     if signal is not None and signal.ndim == 3:
         signal = signal.copy()
-        signal[chosen] = _backwards(signal[chosen], padding)
+        signal[chosen] = _backwards(signal[chosen], place)
     return rows._replace(tokens=tokens, loss_mask=loss_mask, signal=signal)
 
 
-def _backwards(values: np.ndarray, padding: np.ndarray | None) -> np.ndarray:
-    """Reverse rows, of which padding at the end stays in place."""
-    if padding is None:
-        return values[:, ::-1]
-    place = np.tile(np.arange(values.shape[1]), (len(values), 1))
+def _places(padding: np.ndarray) -> np.ndarray:
+    """Return the positions of reversed rows, of which padding at the end stays in place."""
+    place = np.tile(np.arange(padding.shape[1]), (len(padding), 1))
     last = (~padding).sum(axis=1, keepdims=True) - 1
-    place = np.where(place <= last, last - place, place)
+    return np.where(place <= last, last - place, place)
+
+
+def _backwards(values: np.ndarray, place: np.ndarray | None) -> np.ndarray:
+    """Reverse rows: whole ones, or to the given positions."""
+    if place is None:
+        return values[:, ::-1]
     return np.take_along_axis(values, place if values.ndim == 2 else place[..., None], axis=1)
 
 
