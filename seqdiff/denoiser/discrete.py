@@ -437,7 +437,7 @@ class Denoiser(nn.Module):
         """Mix the logits of a cache with those of the experts, if there are any."""
         if self.experts is None:
             return cache
-        device = self.experts.left.device
+        device = self.experts.gates.device
         nothing = torch.full(
             (batch_size, self.experts.order), self.vocab_size, dtype=torch.int64, device=device
         )
@@ -691,9 +691,9 @@ class MixedCache:
     def _mixed(self, outputs: Tensor, recent: Tensor, x_t: Tensor, where: Tensor) -> Tensor:
         tokens = torch.cat((recent, x_t), dim=1)
         chosen = torch.cat((torch.zeros_like(recent, dtype=torch.bool), where), dim=1)
-        return self.experts(
-            outputs, tokens, chosen, context=self.context, block_size=self.block_size
-        )
+        absent = max(0, recent.shape[1] - self.length)
+        sight = {"context": self.context, "block_size": self.block_size, "absent": absent}
+        return self.experts(outputs, tokens, chosen, **sight)
 
     def append(self, x0: Int[Tensor, "B l"]) -> None:
         """See ``BlockCache.append``."""

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from seqdiff.experts.ngrams import MOST_ORDER, NGramTable, Rows, blocks_of, most_order
+from seqdiff.ops.ngram_chain import chain_posterior
 
 Context = Literal["row", "block", "prefix"]
 Part = Literal["network", "experts"]
@@ -25,7 +26,9 @@ _PARTS = 8  # of the training split; each is predicted from the others to choose
 FOLDS = 4  # parts of the rows for cross-validation; fewer rows choose no gates
 _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
 _CHUNK = 2**22  # numbers of float64 at a time, while gates are chosen
-_STEP = 0.1  # standard deviation of the difference between the gates of neighbouring lengths
+_STEP = 0.1  # standard deviation of the difference between neighbouring gates
+_MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
+_MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 128, 16, 4096
 
 
 @dataclass(frozen=True)
@@ -57,23 +60,18 @@ class Terms(NamedTuple):
 
     Attributes:
         base: log u, the distribution without context.
-        left: log p_left - log u, from the visible run of tokens to the left.
-        left_run: Length of that run, at most the order.
-        right: The same from the run to the right; ``None`` if a position does not see it.
-        right_run: Likewise.
+        chain: log p - log u, where p is the distribution given the visible tokens.
+        seen: Number of visible tokens nearby, which chooses the gate.
     """
 
     base: Float[Tensor, "N K"]
-    left: Float[Tensor, "N K"]
-    left_run: Int[Tensor, " N"]
-    right: Float[Tensor, "N K"] | None
-    right_run: Int[Tensor, " N"] | None
+    chain: Float[Tensor, "N K"]
+    seen: Int[Tensor, " N"]
 
     @classmethod
     def join(cls, parts: Sequence[Terms]) -> Terms:
         """Put the positions of several calls together."""
-        columns = zip(*parts, strict=True)
-        return cls(*(None if c[0] is None else torch.cat(c) for c in columns))  # pyright: ignore[reportArgumentType]
+        return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 class _Point(NamedTuple):
@@ -90,19 +88,19 @@ class _Problem:
     """The choice of a scale and of gates, a convex problem that Newton's method solves.
 
     Attributes:
-        terms: What up to four of the values multiply at each position: the network's outputs,
-            log u, and the terms of both sides.
+        terms: What three of the values multiply at each position: the network's outputs, log u, and
+            the term of the chain.
         place: The number of each of these values.
         targets: Tokens.
         share: Weight of each position; the weights add up to 1.
         fold: The part of the rows to which each position belongs.
         tokens: Number of tokens, against which the prior counts.
         roots: Rows whose squared products with the values, less their start, are the prior.
-        start: The values of the network alone: the scale, then the gates of each list.
+        start: The values of the network alone: the scale, then the gates.
     """
 
-    terms: Float[Tensor, "N m K"]
-    place: Int[Tensor, "N m"]
+    terms: Float[Tensor, "N 3 K"]
+    place: Int[Tensor, "N 3"]
     targets: Int[Tensor, " N"]
     share: Float64[Tensor, " N"]
     fold: Int[Tensor, " N"]
@@ -119,8 +117,7 @@ class _Problem:
         weights: Float[Tensor, " N"],
         fold: Int[Tensor, " N"],
         tokens: float,
-        lists: int,
-        order: int,
+        gates: int,
     ) -> _Problem:
         """Collect the terms.
 
@@ -131,23 +128,16 @@ class _Problem:
             weights: Of the positions.
             fold: The part of the rows to which each position belongs.
             tokens: Number of tokens.
-            lists: 2 if the sides have gates of their own, else 1.
-            order: Longest run.
+            gates: Number of gates.
         """
         scale = torch.zeros_like(targets)
-        terms = [outputs, found.base, found.left]
-        places = [scale, scale + 1, 1 + found.left_run]
-        if found.right is not None and found.right_run is not None:
-            terms.append(found.right)
-            places.append(1 + (lists - 1) * (order + 1) + found.right_run)
-        units = torch.eye(1 + lists * (order + 1), dtype=torch.float64, device=outputs.device)
-        gates = units[1:].unflatten(0, (lists, order + 1))
-        steps = (gates[:, 2:] - gates[:, 1:-1]).flatten(0, 1) / _STEP
-        roots = torch.cat((units[:1], gates[:, :2].flatten(0, 1), steps))
-        together = torch.stack([term.float() for term in terms], dim=1)
+        place = torch.stack((scale, scale + 1, 1 + found.seen), dim=1)
+        units = torch.eye(1 + gates, dtype=torch.float64, device=outputs.device)
+        roots = torch.cat((units[:3], (units[3:] - units[2:-1]) / _STEP))
+        terms = torch.stack((outputs.float(), found.base.float(), found.chain.float()), dim=1)
         share = weights.double() / weights.double().sum()
         start = units[0].clone()
-        return cls(together, torch.stack(places, dim=1), targets, share, fold, tokens, roots, start)
+        return cls(terms, place, targets, share, fold, tokens, roots, start)
 
     def at(self, values: Float64[Tensor, " P"]) -> _Point:
         """Evaluate the loss and its derivatives, without the prior."""
@@ -213,32 +203,38 @@ def _log(probs: Tensor) -> Tensor:
 
 
 class NGramExperts(nn.Module):
-    """Mixes the outputs of a network with the log-probabilities of n-gram tables.
+    """Mixes the outputs of a network with the predictions of n-gram chains.
 
-    A masked position has a run of visible tokens to its left and one to its right. A table
-    predicts its token from each, and the position's logits are::
+    A table is a Markov chain, in which the next token depends on the last ``order`` tokens. In this
+    chain, the visible tokens around a masked one give it a distribution: the sum over all tokens
+    that the other masked positions may hold. ``chain_posterior`` computes it, exactly or with the
+    most likely states. One chain reads rows forwards and another backwards, and p is the mean of
+    their distributions. The logits of the position are::
 
-        s network + left[0] log u + left[i] (log p_left - log u) + right[j] (log p_right - log u)
+        s network + gates[0] log u + gates[i] (log p - log u)
 
-    where u is the distribution without context, and i and j are the lengths of the runs, at most
-    the order. The network is trained alone. Afterwards ``fit`` chooses the scale s and the gates
-    ``left`` and ``right``. Until then the mixture is the network:
-    the scale is 1 and the gates are 0. The distribution depends on visible tokens only, so all
-    bounds and samplers of the network hold for the mixture. Without the network all gates are 1,
-    which is Bayes' rule for two contexts that are independent given the token.
+    where u is the distribution without context, and i is the number of visible tokens among the
+    ``order`` ones on each side. The network is trained alone. Afterwards ``fit`` chooses the scale
+    s and the gates. Until then the mixture is the network: the scale is 1 and the gates are 0. The
+    distribution depends on visible tokens only, so all bounds and samplers of the network hold for
+    the mixture. Without the network it is p.
+
+    An autoregressive model has only the chain that reads forwards. With more than 512 symbols,
+    there are too many states. Then each side gives p only the run of visible tokens next to the
+    position, as if the two runs were independent given the token: p is the product of the
+    distributions after both, divided by u.
 
     Attributes:
         vocab_size: K.
         order: Longest context in tokens.
-        complement: Complement of each token if both strands are counted, else ``None``. The two
-            directions then have one table and one list of gates, and the mixture of a network that
-            is equivariant under the reverse complement is so too.
+        complement: Complement of each token if both strands are counted, else ``None``. Then one
+            table holds both directions, and the mixture of a network that is equivariant under the
+            reverse complement is so too.
         block_sizes: Sizes of blocks that have gates of their own; empty for one list of gates.
     """
 
     scale: Tensor
-    left: Tensor
-    right: Tensor
+    gates: Tensor
 
     def __init__(
         self,
@@ -261,9 +257,7 @@ class NGramExperts(nn.Module):
         self.block_sizes = tuple(block_sizes)
         lists = max(1, len(self.block_sizes))
         self.register_buffer("scale", torch.ones(lists))
-        self.register_buffer("left", torch.zeros(lists, config.order + 1))
-        if complement is None:
-            self.register_buffer("right", torch.zeros(lists, config.order + 1))
+        self.register_buffer("gates", torch.zeros(lists, 2 * config.order + 1))
         self._tables: tuple[NGramTable, NGramTable] | None = None
         self._state = torch.empty(0, dtype=torch.uint8)
         self._parts: Literal["both", "network", "experts"] = "both"
@@ -327,12 +321,12 @@ class NGramExperts(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NGramExperts:
         """Move the tables too when the module moves to another device."""
         super()._apply(fn, recurse)
-        if self._tables is not None and self._tables[0].device != self.left.device:
+        if self._tables is not None and self._tables[0].device != self.gates.device:
             self._set(*self._tables)
         return self
 
     def _set(self, forward: NGramTable, backward: NGramTable) -> None:
-        device = self.left.device
+        device = self.gates.device
         moved = forward.to(device)
         self._tables = (moved, moved if backward is forward else backward.to(device))
 
@@ -353,6 +347,7 @@ class NGramExperts(nn.Module):
         context: Context = "row",
         clean: Int[Tensor, "B L"] | None = None,
         block_size: int = 1,
+        absent: int = 0,
     ) -> Float[Tensor, "*positions K"]:
         """Mix.
 
@@ -363,29 +358,17 @@ class NGramExperts(nn.Module):
             context: Which tokens a position may see, see ``terms``.
             clean: Clean ids, for blocks.
             block_size: Tokens of a block.
+            absent: Number of positions before the first one of a row.
         """
         if not self.counted or self._parts == "network":
             return outputs
-        found = self.terms(tokens, where, context=context, clean=clean, block_size=block_size)
+        sight = {"context": context, "clean": clean, "block_size": block_size, "absent": absent}
+        found = self.terms(tokens, where, **sight)
         if self.alone:
-            scale, gates = outputs.new_zeros(()), torch.ones_like(self.left[0])
-            return self._mixed(outputs, found, scale, gates, gates)
-        return self._mixed(outputs, found, *self._gates(block_size))
-
-    def _gates(self, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The scale and the gates of both sides."""
+            return (found.base + found.chain).view(outputs.shape).to(outputs.dtype)
         place = self.block_sizes.index(block_size) if self.block_sizes else 0
-        left = self.left[place]
-        return self.scale[place], left, left if self.complement is not None else self.right[place]
-
-    def _mixed(
-        self, outputs: Tensor, found: Terms, scale: Tensor, left: Tensor, right: Tensor
-    ) -> Tensor:
-        logits = left[0] * found.base + left[found.left_run, None] * found.left
-        if found.right is not None and found.right_run is not None:
-            logits = logits + right[found.right_run, None] * found.right
-        if self.alone:
-            return logits.view(outputs.shape).to(outputs.dtype)
+        scale, gates = self.scale[place], self.gates[place]
+        logits = gates[0] * found.base + gates[found.seen, None] * found.chain
         return scale * outputs.to(logits.dtype) + logits.view(outputs.shape)
 
     @torch.no_grad()
@@ -397,46 +380,116 @@ class NGramExperts(nn.Module):
         context: Context = "row",
         clean: Int[Tensor, "B L"] | None = None,
         block_size: int = 1,
+        absent: int = 0,
     ) -> Terms:
-        """Predict from the visible runs.
+        """Predict from the visible tokens.
 
         Args:
             tokens: Visible ids, K where a token is masked or unknown.
-            where: Positions to predict; ``None`` for all.
+            where: Positions to predict; ``None`` for all. Of visible tokens, the experts say
+                nothing, except in an autoregressive model.
             context: Which tokens a position may see: the row, those before it, or its block and the
                 clean blocks before it.
             clean: Clean ids, for blocks.
             block_size: Tokens of a block.
+            absent: Number of positions before the first one of a row.
         """
         assert self._tables is not None
-        b, i = (
-            (torch.ones_like(tokens, dtype=torch.bool) if where is None else where)
-            .nonzero()
-            .unbind(dim=1)
-        )
-        forward, backward = self._tables
+        where = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
+        b, i = where.nonzero().unbind(dim=1)
         steps = torch.arange(1, self.order + 1, device=tokens.device)
-        base = _log(forward.probs(steps.new_zeros(len(b), 0), torch.zeros_like(b)))
+        base = self._base().log().expand(len(b), -1)
         before = i[:, None] - steps
-        found = tokens[b[:, None], before.clamp_min(0)]
+        left = tokens[b[:, None], before.clamp_min(0)]
         if context == "block" and clean is not None:
             earlier = before // block_size < i[:, None] // block_size
-            found = torch.where(earlier, clean[b[:, None], before.clamp_min(0)], found)
-        left, left_run = self._side(forward, found, before >= 0)
-        left = _log(left) - base
+            left = torch.where(earlier, clean[b[:, None], before.clamp_min(0)], left)
+        left_known = (before >= absent) & (left < self.vocab_size)
         if context == "prefix":
-            return Terms(base, left, left_run, None, None)
+            probs, run = self._after_run(self._tables[0], left, left_known)
+            return Terms(base, _log(probs) - base, run)
         after = i[:, None] + steps
         inside = after < tokens.shape[1]
         if context == "block":
             inside &= after // block_size == i[:, None] // block_size
-        found = tokens[b[:, None], after.clamp_max(tokens.shape[1] - 1)]
+        right = tokens[b[:, None], after.clamp_max(tokens.shape[1] - 1)]
+        right_known = inside & (right < self.vocab_size)
+        if self.vocab_size > _MOST_SYMBOLS:
+            one, left_run = self._after_run(self._tables[0], left, left_known)
+            if self.complement is None:
+                two, right_run = self._after_run(self._tables[1], right, right_known)
+            else:
+                other = torch.tensor((*self.complement, self.vocab_size), device=right.device)
+                two, right_run = self._after_run(self._tables[1], other[right], right_known)
+                two = two[:, list(self.complement)]
+            return Terms(base, _log(one) + _log(two) - 2 * base, left_run + right_run)
+        size = block_size if context == "block" else tokens.shape[1]
+        probs = self._posterior(tokens, where, clean, size, absent)
+        probs = torch.where((tokens[b, i] < self.vocab_size)[:, None], base.exp(), probs)
+        seen = left_known.sum(dim=1) + right_known.sum(dim=1)
+        return Terms(base, _log(probs) - base, seen)
+
+    def _base(self) -> Float[Tensor, " K"]:
+        """The distribution without context."""
+        assert self._tables is not None
+        nothing = torch.zeros(1, 0, dtype=torch.int64, device=self.gates.device)
+        return self._tables[0].probs(nothing, nothing.new_zeros(1))[0]
+
+    def _after_run(
+        self, table: NGramTable, tokens: Int[Tensor, "N n"], known: Bool[Tensor, "N n"]
+    ) -> tuple[Float[Tensor, "N K"], Int[Tensor, " N"]]:
+        """Predict from the known tokens next to positions, the nearest first, and count them."""
+        run = known.long().cumprod(dim=1).sum(dim=1)
+        return table.probs(torch.where(known, tokens, 0), run), run
+
+    def _posterior(
+        self,
+        tokens: Int[Tensor, "B L"],
+        where: Bool[Tensor, "B L"],
+        clean: Int[Tensor, "B L"] | None,
+        size: int,
+        absent: int,
+    ) -> Float[Tensor, "N K"]:
+        """Mean of the distributions in both chains, given the tokens that a position may see.
+
+        A block and the ``order`` clean tokens before it are a row of its own. If these are known,
+        tokens further away make no difference in either chain.
+        """
+        number = -(-tokens.shape[1] // size)
+        ahead = self.order if number > 1 else 0
+        first = size * torch.arange(number, device=tokens.device)
+        places = first[:, None] + torch.arange(-ahead, size, device=tokens.device)
+        kept = places.clamp(0, tokens.shape[1] - 1)
+        rows = tokens[:, kept]
+        if clean is not None:
+            rows = torch.where(places < first[:, None], clean[:, kept], rows)
+        asked = (where[:, kept] & (places >= first[:, None])) & (places < tokens.shape[1])
+        start = (ahead + absent - first).clamp_min(0).expand(len(tokens), -1)
+        stop = (ahead + tokens.shape[1] - first).clamp_max(ahead + size).expand(len(tokens), -1)
+        needed = asked.any(dim=-1)
+        return self._both(rows[needed], start[needed], stop[needed])[asked[needed]]
+
+    def _both(
+        self, rows: Int[Tensor, "R L"], start: Int[Tensor, " R"], stop: Int[Tensor, " R"]
+    ) -> Float[Tensor, "R L K"]:
+        assert self._tables is not None
+        K, length = self.vocab_size, rows.shape[1]
+        rows, start, stop = rows.cpu(), start.cpu(), stop.cpu()
+        other = rows.flip(1)
         if self.complement is not None:
-            found = self._complements(found)
-        right, right_run = self._side(backward, found, inside)
-        if self.complement is not None:
-            right = right[:, torch.tensor(self.complement, device=right.device)]
-        return Terms(base, left, left_run, _log(right) - base, right_run)
+            other = torch.tensor((*self.complement, K))[other]
+        beam = min(_MOST_STATES, max(_LEAST_STATES, _MOST_CHILDREN // K))
+        forward, backward = (table.chain for table in self._tables)
+        found = []
+        for part in torch.arange(len(rows)).split(max(1, _CHUNK // (length * K))):
+            one = chain_posterior(forward, rows[part], start[part], stop[part], beam)
+            turned = length - stop[part], length - start[part]
+            two = chain_posterior(backward, other[part], *turned, beam).flip(1)
+            if self.complement is not None:
+                two = two[..., list(self.complement)]
+            found.append((one + two) / 2)
+        probs = torch.cat(found) if found else torch.zeros(0, length, K)
+        return probs.to(self.gates.device, self._base().dtype)
 
     def fit(
         self,
@@ -451,8 +504,8 @@ class NGramExperts(nn.Module):
         """Choose the scale and the gates that predict tokens best.
 
         The loss is convex in them. Their prior is Gaussian, so that few tokens choose little: with
-        standard deviation 1 around the network alone, and .1 for the difference between the gates
-        of neighbouring lengths. Cross-validation over four parts of the rows decides whether they
+        standard deviation 1 around the network alone, and .1 for the difference between
+        neighbouring gates. Cross-validation over four parts of the rows decides whether they
         are used: if they do not help on rows that they were not chosen on, the mixture stays the
         network.
 
@@ -469,13 +522,11 @@ class NGramExperts(nn.Module):
             Weighted mean of -log p of the targets in nats, of the network alone and of the mixture,
             the latter from cross-validation.
         """
-        lists = 1 if self.complement is not None else 2
         found_rows, rows = rows.unique(return_inverse=True)
         order = torch.randperm(len(found_rows), generator=torch.Generator().manual_seed(0))
         fold = (order % FOLDS)[rows.cpu()].to(rows.device)
-        problem = _Problem.of(
-            outputs, found, targets, weights, fold, float(num_tokens), lists, self.order
-        )
+        tokens, gates = float(num_tokens), self.gates.shape[1]
+        problem = _Problem.of(outputs, found, targets, weights, fold, tokens, gates)
         start = problem.at(problem.start)
         values, before = start.values, float(start.nats.sum())
         after = before
@@ -489,22 +540,8 @@ class NGramExperts(nn.Module):
                 values, after = best.values, unseen
         place = self.block_sizes.index(block_size) if self.block_sizes else 0
         self.scale[place] = values[0]
-        gates = values[1:].view(lists, -1)
-        self.left[place] = gates[0]
-        if lists == 2:
-            self.right[place] = gates[1]
+        self.gates[place] = values[1:]
         return before, after
-
-    def _complements(self, tokens: Tensor) -> Tensor:
-        assert self.complement is not None
-        table = torch.tensor((*self.complement, self.vocab_size), device=tokens.device)
-        return table[tokens]
-
-    def _side(self, table: NGramTable, found: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict from the visible run on one side, and return its length too."""
-        known = inside & (found < self.vocab_size)
-        run = known.long().cumprod(dim=1).sum(dim=1)
-        return table.probs(torch.where(known, found, 0), run), run
 
     @contextmanager
     def only(self, part: Part) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import math
@@ -13,7 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
+from seqdiff.experts.chain import chain_arrays
 from seqdiff.files import read_npz_array
+from seqdiff.ops.ngram_chain import ChainArrays
 
 # A row of the table for every word as long as there are at most so many words of that length.
 _MOST_DENSE = 1 << 22
@@ -61,6 +64,12 @@ class _Level:
             None if self.words is None else self.words.to(device),
             None if self.parts is None else self.parts.to(device),
         )
+
+    def occurring(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words that occur, in order, and their counts."""
+        counts = self.counts.numpy().astype(np.int64)
+        words = np.arange(len(counts)) if self.words is None else self.words.numpy()
+        return words[counts > 0], counts[counts > 0]
 
     def unigrams(self, vocab_size: int) -> Int[Tensor, " K"]:
         """Count all tokens; for words of one token."""
@@ -257,6 +266,12 @@ class NGramTable:
             probs[alive] = higher
             alive = alive[seen > 0]
         return probs
+
+    @functools.cached_property
+    def chain(self) -> ChainArrays:
+        """The arrays of the chain in which this is the distribution of the next token."""
+        levels = [level.occurring() for level in self.to("cpu")._levels]
+        return chain_arrays(levels, self.discounts, self.concentrations, self.vocab_size)
 
     def without_longest(self) -> NGramTable:
         """Return the table of the next lower order, which is the same as if it had been counted."""

@@ -122,6 +122,11 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
     weights = base_weights(denoiser.state_dict()) | weights
     if not any(name.startswith(_EXPERTS) for name in weights):
         weights = without_experts(weights, denoiser)  # its training has not ended
+    if f"{_EXPERTS}left" in weights and denoiser.experts is not None:
+        raise ValueError(
+            f"{path} must have n-gram experts of this version, got older ones; count them again by "
+            f"seqdiff train --resume {path.parent} --experts.order {denoiser.experts.order}"
+        )
     check_weights(str(path), denoiser.state_dict(), weights)
     denoiser.load_state_dict(weights)
 

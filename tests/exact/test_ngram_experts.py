@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from seqdiff.backbones import AutoregressiveTransformer, Caduceus, Transformer
 from seqdiff.denoiser import Denoiser
-from seqdiff.experts import ExpertsConfig, NGramExperts, NGramTable, mixture, ngrams
+from seqdiff.experts import ExpertsConfig, NGramExperts, NGramTable, chain, mixture, ngrams
+from seqdiff.ops.ngram_chain import chain_posterior
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Uniform
 from seqdiff.schedules import LogLinear
 from seqdiff.types import Inputs
@@ -27,6 +29,7 @@ def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(mixture, "_PARTS", 4)
     if request.param == "sparse":
         monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
+        monkeypatch.setattr(chain, "_MOST_DENSE", K)
         monkeypatch.setattr(ngrams, "_MERGED_TOKENS", 40)
 
 
@@ -227,38 +230,46 @@ def test_damaged_tables_are_found_or_the_same() -> None:
         other.set_extra_state(state[:-1])
 
 
+def chain_by_hand(
+    found: Counter[tuple[int, ...]], table: NGramTable, x: Sequence[int], i: int
+) -> np.ndarray:
+    """The token at i in a chain, given the others: the sum over all that may be masked."""
+    total = np.zeros(K)
+    places = [range(K) if j == i or token == K else (token,) for j, token in enumerate(x)]
+    after = cache(lambda context: expected(found, numbers(table), context))
+    for row in itertools.product(*places):
+        total[row[i]] += np.prod([after(row[max(0, j - ORDER) : j])[row[j]] for j in range(len(x))])
+    return total / total.sum()
+
+
 def by_hand(
     experts: NGramExperts,
     rows: np.ndarray,
-    x: list[int],
+    x: Sequence[int],
     i: int,
-    first: int,
-    last: int,
-    gates: tuple[np.ndarray, np.ndarray] | None = None,
+    *,
+    alone: bool = False,
 ) -> np.ndarray:
-    """Log-probabilities at a position that sees the visible tokens of [first, last)."""
+    """Log-probabilities at a position that sees the visible tokens of a row."""
     forward, backward = tables(experts)
     strands = experts.complement is not None
     ahead, back = words(rows, both_strands=strands), words(rows[:, ::-1], both_strands=strands)
-    left, right = [], []
-    while len(left) < ORDER and i - len(left) > first and x[i - 1 - len(left)] < K:
-        left.insert(0, x[i - 1 - len(left)])
-    while len(right) < ORDER and i + 1 + len(right) < last and x[i + 1 + len(right)] < K:
-        right.insert(0, x[i + 1 + len(right)])
     base = np.log(expected(ahead, numbers(forward), ()))
-    one = np.log(expected(ahead, numbers(forward), tuple(left)))
-    two = np.log(expected(back, numbers(backward), tuple(right)))
-    if gates is None:
-        gates = experts.left[0].numpy(), (experts.left if strands else experts.right)[0].numpy()
-    before, after = gates
-    logits = before[0] * base
-    logits += before[len(left)] * (one - base) + after[len(right)] * (two - base)
+    if x[i] < K:
+        log_probs = base
+    else:
+        one = chain_by_hand(ahead, forward, x, i)
+        two = chain_by_hand(back, backward, x[::-1], len(x) - 1 - i)
+        log_probs = np.log((one + two) / 2)
+    near = [*x[max(0, i - ORDER) : i], *x[i + 1 : i + 1 + ORDER]]
+    gates = np.ones(2 * ORDER + 1) if alone else experts.gates[0].numpy()
+    logits = gates[0] * base + gates[sum(token < K for token in near)] * (log_probs - base)
     return logits - np.logaddexp.reduce(logits)
 
 
 @pytest.mark.parametrize("complement", [False, True])
-def test_the_mixture_is_the_product_of_the_network_and_both_directions(complement: bool) -> None:
-    """Without the network, it is that of both directions."""
+def test_the_mixture_is_that_of_the_network_and_both_chains(complement: bool) -> None:
+    """Without the network, it is that of both chains."""
     rows = some_rows(40)
     experts = count(rows, complement=complement)
     visible = torch.tensor(some_rows(6, seed=1))
@@ -267,12 +278,83 @@ def test_the_mixture_is_the_product_of_the_network_and_both_directions(complemen
     found = (experts(outputs, visible, where) - experts.scale * outputs).log_softmax(dim=-1)
     with experts.only("experts"):
         alone = experts(outputs, visible, where).log_softmax(dim=-1)
-    ones = np.ones(ORDER + 1), np.ones(ORDER + 1)
     for (b, i), row, single in zip(where.nonzero().tolist(), found, alone, strict=True):
-        wanted = by_hand(experts, rows, visible[b].tolist(), i, 0, LENGTH)
+        wanted = by_hand(experts, rows, visible[b].tolist(), i)
         np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
-        wanted = by_hand(experts, rows, visible[b].tolist(), i, 0, LENGTH, ones)
+        wanted = by_hand(experts, rows, visible[b].tolist(), i, alone=True)
         np.testing.assert_allclose(single.numpy(), wanted, atol=1e-5)
+
+
+def test_masked_diffusion_by_a_chain_has_the_bound_of_the_chain() -> None:
+    """In every order the probabilities of a row's tokens multiply to that from left to right."""
+    rows = some_rows(40)
+    experts = count(rows)
+    forward, _ = tables(experts)
+    row = torch.tensor([[0, 1, 0, 2, 0, 2, 1]])
+    found, x = words(rows), row[0].tolist()
+    wanted = sum(
+        np.log(expected(found, numbers(forward), tuple(x[max(0, i - ORDER) : i]))[x[i]])
+        for i in range(len(x))
+    )
+
+    def total(order: Sequence[int], beam: int = 64) -> float:
+        visible, nats = torch.full_like(row, K), 0.0
+        for place in order:
+            start, stop = torch.zeros(1, dtype=torch.int64), torch.tensor([len(x)])
+            probs = chain_posterior(forward.chain, visible, start, stop, beam)[0, place]
+            nats += float(probs[x[place]].log())
+            visible[0, place] = x[place]
+        return nats
+
+    orders = ([0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 1, 5, 2, 4])
+    assert [total(order) for order in orders] == pytest.approx([wanted] * 3, abs=1e-4)
+    broken = [total(order, beam=1) for order in orders]  # the last tokens are forgotten
+    assert max(broken) - min(broken) > 0.01
+
+
+def test_few_states_approximate_many() -> None:
+    """Every number of states gives a distribution; 27 states are all that there are."""
+    rows = some_rows(400)
+    arrays = tables(count(rows))[0].chain
+    visible = torch.tensor(some_rows(30, seed=1)).masked_fill(torch.rand(30, LENGTH) < 0.6, K)
+    where = visible == K
+    ends = torch.zeros(30, dtype=torch.int64), torch.full((30,), LENGTH)
+    found = {
+        beam: chain_posterior(arrays, visible, *ends, beam)[where] for beam in (1, 2, 8, 27, 81)
+    }
+    for probs in found.values():
+        torch.testing.assert_close(probs.sum(dim=-1), torch.ones(len(probs)))
+        assert float(probs.min()) > 0
+    away = [float((found[beam] - found[81]).abs().mean()) for beam in (1, 2, 8, 27)]
+    assert away[0] > away[2] > away[3] == pytest.approx(0, abs=1e-6)
+    assert away[0] < 0.2, "forgetting the oldest tokens changes little"
+
+
+def test_with_many_symbols_both_runs_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixture, "_MOST_SYMBOLS", K - 1)
+    rows = some_rows(40)
+    for complement in (False, True):
+        experts = count(rows, complement=complement)
+        forward, backward = tables(experts)
+        visible = torch.tensor(some_rows(6, seed=1))
+        where = visible == K
+        found = experts.terms(visible, where)
+        ahead = words(rows, both_strands=complement)
+        back = words(rows[:, ::-1], both_strands=complement)
+        base = np.log(expected(ahead, numbers(forward), ()))
+        for (b, i), one, seen in zip(
+            where.nonzero().tolist(), found.chain, found.seen.tolist(), strict=True
+        ):
+            x = visible[b].tolist()
+            left, right = x[max(0, i - ORDER) : i], x[i + 1 : i + 1 + ORDER][::-1]
+            left = tuple(left[-next((j for j, t in enumerate(left[::-1]) if t == K), len(left)) :])
+            ends = right[::-1].index(K) if K in right else len(right)
+            right = tuple(right[len(right) - ends :])
+            left = left if x[i - 1] < K and i > 0 else ()
+            wanted = np.log(expected(ahead, numbers(forward), left)) - base
+            wanted += np.log(expected(back, numbers(backward), right)) - base
+            np.testing.assert_allclose(one.numpy(), wanted, atol=1e-4)
+            assert seen == len(left) + len(right)
 
 
 def test_probabilities_that_round_to_zero_leave_the_mixture_finite() -> None:
@@ -284,7 +366,7 @@ def test_probabilities_that_round_to_zero_leave_the_mixture_finite() -> None:
     visible[0, 40] = K
     outputs = torch.randn(1, K)
     assert torch.equal(experts(outputs, visible, visible == K), outputs)
-    experts.left[:] = experts.right[:] = 1
+    experts.gates[:] = 1
     assert bool(experts(outputs, visible, visible == K).isfinite().all())
 
 
@@ -326,13 +408,10 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
     targets, tokens = x0[where], 300
     before, after = experts.fit(outputs, terms, targets, weights, rows, tokens)
 
-    lists = 1 if experts.complement is not None else 2
-    start = np.zeros((1 + lists) * (ORDER + 1))
+    start = np.zeros(2 * ORDER + 2)
     start[0] = 1
-    right = terms.base * 0 if terms.right is None else terms.right
-    right_run = terms.left_run * 0 if terms.right_run is None else terms.right_run
-    f, u, p, q = (x.double().numpy() for x in (outputs, terms.base, terms.left, right))
-    i, j = terms.left_run.numpy(), right_run.numpy()
+    f, u, p = (x.double().numpy() for x in (outputs, terms.base, terms.chain))
+    seen = terms.seen.numpy()
     heavy = weights.double().numpy()
     distinct, rows = rows.unique(return_inverse=True)
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))
@@ -340,34 +419,27 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
     every = np.ones_like(fold, dtype=bool)
 
     def nats(values: np.ndarray, chosen: np.ndarray) -> float:
-        gates = values.reshape(1 + lists, ORDER + 1)
-        logits = gates[0, 0] * f + gates[1, 0] * u
-        logits = logits + gates[1][i][:, None] * p + gates[-1][j][:, None] * q
+        gates = values[1:]
+        logits = values[0] * f + gates[0] * u + gates[seen][:, None] * p
         lost = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(f)), targets.numpy()]
         return float((chosen * heavy * lost).sum() / heavy.sum())
 
     def optimum(chosen: np.ndarray, weight: float = 1.0) -> np.ndarray:
         def loss(values: np.ndarray) -> float:
-            gates, first = values.reshape(1 + lists, -1), start.reshape(1 + lists, -1)
-            prior = float(((gates - first)[:, :2] ** 2).sum()) + float((gates[0, 2:] ** 2).sum())
-            prior += float((np.diff(gates[1:, 1:], axis=1) ** 2).sum()) / 0.1**2
+            prior = float(((values - start)[:3] ** 2).sum())
+            prior += float((np.diff(values[2:]) ** 2).sum()) / 0.1**2
             shown = float((heavy * chosen).sum() / heavy.sum())
             return nats(values, chosen) / shown + weight * prior / (2 * tokens * chosen.mean())
 
         return minimize(loss, start, method="BFGS", options={"gtol": 1e-7}).x
 
     best = optimum(every)
-    wanted = best.reshape(1 + lists, ORDER + 1)
-    found = [experts.scale.numpy(), experts.left[0].numpy()]
-    found += [experts.right[0].numpy()] if lists == 2 else []
-    for one, two in zip(found, (wanted[0, :1], *wanted[1:]), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-4)
+    np.testing.assert_allclose(experts.scale.numpy(), best[:1], atol=1e-4)
+    np.testing.assert_allclose(experts.gates[0].numpy(), best[1:], atol=1e-4)
     assert before == pytest.approx(nats(start, every), abs=1e-5)
     unseen = sum(nats(optimum(fold != n), fold == n) for n in range(4))
     assert after == pytest.approx(unseen, abs=1e-5)
     assert nats(best, every) < after < before - 0.01
-    if context == "prefix":
-        assert float(experts.right.abs().max()) == 0
     flat = optimum(every, 0.0)  # a twin without a prior
     assert np.abs(flat - best).max() > 0.01
 
@@ -380,7 +452,7 @@ def test_the_fit_of_a_network_that_is_sure_and_wrong_is_an_optimum() -> None:
     outputs = 40 * torch.eye(K)[torch.randint(K, targets.shape)]
     terms = experts.terms(x0.masked_fill(where, K), where)
     fold = torch.arange(len(targets)) % mixture.FOLDS
-    problem = mixture._Problem.of(outputs, terms, targets, weights, fold, 1e6, 2, ORDER)
+    problem = mixture._Problem.of(outputs, terms, targets, weights, fold, 1e6, 2 * ORDER + 1)
     start = problem.at(problem.start)
     values = problem.minimum(start, range(mixture.FOLDS)).values.requires_grad_()
     found = (values[problem.place][:, :, None] * problem.terms).sum(dim=1).log_softmax(dim=-1)
@@ -416,18 +488,18 @@ def test_gates_that_do_not_help_on_other_rows_stay_closed() -> None:
     assert empty.fit(torch.zeros(0, K), terms, none, torch.zeros(0), none, 0) == (0.0, 0.0)
     for experts in (*refused, too_few, empty):
         assert torch.equal(experts.scale, torch.ones(1))
-        assert float(experts.left.abs().max()) == float(experts.right.abs().max()) == 0
+        assert float(experts.gates.abs().max()) == 0
 
 
 def test_every_block_size_has_gates_of_its_own() -> None:
     experts = count(some_rows(40), sizes=(1, 3))
     x0, where, outputs, weights, rows = fit_case("row")
     visible = x0.masked_fill(where, K)
-    kept = experts.left[0].clone(), experts.right[0].clone(), experts.scale[0].clone()
+    kept = experts.gates[0].clone(), experts.scale[0].clone()
     sight = {"context": "block", "clean": x0, "block_size": 3}
     terms = experts.terms(visible, where, **sight)
     experts.fit(outputs, terms, x0[where], weights, rows, 300, block_size=3)
-    for old, new in zip(kept, (experts.left, experts.right, experts.scale), strict=True):
+    for old, new in zip(kept, (experts.gates, experts.scale), strict=True):
         assert torch.equal(old, new[0])
         assert not torch.allclose(new[1], new[0])
     alone = count(some_rows(40))
@@ -450,7 +522,8 @@ def test_blocks_see_clean_blocks_before_them_and_masks_of_their_own() -> None:
     for (b, i), row in zip(where.nonzero().tolist(), found, strict=True):
         begin = i // size * size
         seen = [*clean[b, :begin].tolist(), *visible[b, begin : begin + size].tolist()]
-        wanted = by_hand(experts, rows, seen, i, 0, len(seen))
+        near = seen[max(0, begin - ORDER) :]
+        wanted = by_hand(experts, rows, near, i - begin + min(begin, ORDER))
         np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
 
 
@@ -461,8 +534,15 @@ def test_autoregressive_models_see_what_is_before() -> None:
     with torch.no_grad():
         outputs = torch.zeros(*tokens.shape, K)
         found = experts(outputs, tokens, None, context="prefix").log_softmax(dim=-1)
+    forward, _ = tables(experts)
+    ahead, gates = words(rows), experts.gates[0].numpy()
+    base = np.log(expected(ahead, numbers(forward), ()))
     for b, i in itertools.product(range(6), range(LENGTH)):
-        wanted = by_hand(experts, rows, tokens[b].tolist(), i, 0, i + 1)
+        run = tuple(tokens[b, :i].tolist())[-ORDER:] if i else ()
+        run = run[len(run) - next((j for j, t in enumerate(run[::-1]) if t == K), len(run)) :]
+        after = np.log(expected(ahead, numbers(forward), run))
+        wanted = gates[0] * base + gates[len(run)] * (after - base)
+        wanted -= np.logaddexp.reduce(wanted)
         np.testing.assert_allclose(found[b, i].numpy(), wanted, atol=1e-5)
 
 

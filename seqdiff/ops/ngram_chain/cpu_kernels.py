@@ -1,0 +1,297 @@
+"""Numba kernel of the posterior of unknown tokens in an n-gram chain.
+
+A *state* is what the chain remembers: the last tokens, at most as many as its order. The forward
+pass keeps the possible states before every position, with their probabilities given the visible
+tokens so far. Each state and each token that the position can hold leads to a state before the next
+position, and equal ones are added up. If more than ``beam`` are left, the least likely forget their
+oldest token until enough of them are equal. The backward pass multiplies each of these steps by
+the probability of the visible tokens after it.
+
+A state is a number. States of at most ``depth`` tokens are dense: those of k tokens are
+``off[k] + code``, where ``code`` has the tokens as digits in base K, the last one last. Longer ones
+have occurred in training, and are ``off[depth + 1]`` plus their place in a list.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seqdiff.ops.cpu_simd.jit import inlined, inner
+from seqdiff.ops.cpu_simd.vectors import next_task
+
+# Numba passes intrinsics their first argument, the typing context, by itself.
+# pyright: reportCallIssue=false
+
+_LEAST = np.float32(1e-30)
+
+
+@inlined
+def _reached(state, k, off, order, depth, K):
+    """Return the dense state after a dense state of k tokens and token 0.
+
+    Those after the other tokens come next, except after the empty state of order 0.
+    """
+    code = state - off[k]
+    if k < depth:
+        return off[k + 1] + code * K
+    if k == 0:
+        return 0
+    return off[k] + (code % ((off[k + 1] - off[k]) // K)) * K
+
+
+@inlined
+def _level(state, off):
+    """Return the number of tokens of a dense state."""
+    k = 0
+    while off[k + 1] <= state:
+        k += 1
+    return k
+
+
+@inner
+def _climb(state, parent, off, depth, path):
+    """List a state and its shorter ones down to a dense one; return that one and their number."""
+    number, longest = 0, off[depth + 1]
+    while state >= longest:
+        path[number] = state - longest
+        number += 1
+        state = parent[state - longest]
+    return state, number
+
+
+@inner
+def _spread(
+    state, dense, following, off, parent, keep, first, token, gain, leads, order, depth, path,
+    probs, reached,
+):  # fmt: skip
+    """Compute the probability of every token after a state, and the state that it leads to."""
+    K = dense.shape[1]
+    base, number = _climb(state, parent, off, depth, path)
+    k = _level(base, off)
+    stem, step = _reached(base, k, off, order, depth, K), min(order, 1)
+    for x in range(K):
+        probs[x] = dense[base, x]
+        reached[x] = stem + x * step
+    if k == depth < order:
+        for x in range(K):
+            reached[x] = following[base - off[k], x]
+    for n in range(number - 1, -1, -1):
+        place = path[n]
+        for x in range(K):
+            probs[x] *= keep[place]
+        for f in range(first[place], first[place + 1]):
+            probs[token[f]] += gain[f]
+            reached[token[f]] = leads[f]
+
+
+@inner
+def _single(
+    state, x, dense, following, off, parent, keep, first, token, gain, leads, order, depth, path
+):
+    """Compute the probability of one token after a state, and the state that it leads to."""
+    K = dense.shape[1]
+    base, number = _climb(state, parent, off, depth, path)
+    k = _level(base, off)
+    prob = dense[base, x]
+    if k == depth < order:
+        reached = following[base - off[k], x]
+    else:
+        reached = _reached(base, k, off, order, depth, K) + x * min(order, 1)
+    for n in range(number - 1, -1, -1):
+        place = path[n]
+        prob *= keep[place]
+        low, high = first[place], first[place + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if token[middle] < x:
+                low = middle + 1
+            else:
+                high = middle
+        if low < first[place + 1] and token[low] == x:
+            prob += gain[low]
+            reached = leads[low]
+    return prob, reached
+
+
+@inner
+def _cut(state, lengths, parent, off, depth):
+    """Forget the oldest tokens of a state."""
+    k, longest = 0, state
+    while longest >= off[depth + 1]:
+        longest = parent[longest - off[depth + 1]]
+        k += 1
+    k += _level(longest, off)
+    wanted = lengths[k]
+    while state >= off[depth + 1] and k > wanted:
+        state = parent[state - off[depth + 1]]
+        k -= 1
+    if k > wanted:
+        code = state - off[k]
+        return off[wanted] + code % (off[wanted + 1] - off[wanted])
+    return state
+
+
+@inner
+def _merge(count, state, weight, group, keys, slots, used):
+    """Add up the weights of equal states, and number the groups; return how many there are."""
+    mask, groups = len(keys) - 1, 0
+    for g in range(count):
+        place = ((state[g] * 0x9E3779B1) >> 7) & mask
+        while keys[place] >= 0 and keys[place] != state[g]:
+            place = (place + 1) & mask
+        if keys[place] < 0:
+            keys[place] = state[g]
+            slots[place] = groups
+            used[groups] = place
+            own, mass = state[g], weight[g]
+            state[groups], weight[groups] = own, mass
+            group[g] = groups
+            groups += 1
+        else:
+            group[g] = slots[place]
+            weight[slots[place]] += weight[g]
+    for g in range(groups):
+        keys[used[g]] = -1
+    return groups
+
+
+def posterior(
+    counter, tokens, start, stop, dense, following, off, parent, keep, first, token, gain, leads,
+    alone, out, order, depth, beam,
+):  # fmt: skip
+    """Run tasks, which are rows, until none is left, and fill ``out``.
+
+    Args:
+        counter: The number of the next task, one int64 that all threads share; 0 at first.
+        tokens: Ids ``(R, L)``, K where unknown.
+        start: First position of each row ``(R,)``.
+        stop: The position after its last one ``(R,)``.
+        dense: Probability of every token after every dense state, ``(S, K)``.
+        following: The state after a state of ``depth`` tokens and a token ``(K^depth, K)``; not
+            read if ``depth`` is ``order``.
+        off: The first state of 0, 1, ..., ``depth + 1`` tokens ``(depth + 2,)``.
+        parent: The state without its oldest token, for each longer state ``(C,)``.
+        keep: What the probabilities after that state are multiplied by ``(C,)``.
+        first: Where the tokens that followed each state begin and the last ones end ``(C + 1,)``.
+        token: Those tokens, in order for each state ``(F,)``.
+        gain: What is added to their probability ``(F,)``.
+        leads: The state that they lead to ``(F,)``.
+        alone: The state of each token alone ``(K,)``.
+        out: Probability of every token at unknown positions ``(R, L, K)``, not set elsewhere.
+        order: Longest state.
+        depth: Longest dense state.
+        beam: Most states before a position.
+    """
+    rows, length = tokens.shape
+    K = dense.shape[1]
+    most = beam * K
+    size = 1
+    while size < 4 * most:
+        size *= 2
+    keys, slots = np.full(size, -1, np.int64), np.empty(size, np.int64)
+    used, group, place = (
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+    )
+    new, weight = np.empty(most, np.int64), np.empty(most, np.float32)
+    path, probs, reached = (
+        np.empty(order + 1, np.int64),
+        np.empty(K, np.float32),
+        np.empty(K, np.int64),
+    )
+    state, lengths = np.empty(beam, np.int64), np.empty(order + 1, np.int64)
+    alpha, number = np.empty((length + 1, beam), np.float32), np.empty(length + 1, np.int64)
+    chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
+    after, before = np.empty(beam, np.float32), np.empty(beam, np.float32)
+    total = np.empty(K, np.float32)
+    while True:
+        row = next_task(counter)
+        if row >= rows:
+            return
+        begin, end = start[row], stop[row]
+        unknown = False
+        for i in range(begin, end):
+            unknown |= tokens[row, i] == K
+        if not unknown:
+            continue
+        state[0], alpha[begin, 0], number[begin] = 0, 1.0, 1
+        for i in range(begin, end):
+            x, count = tokens[row, i], number[i]
+            children = 0
+            # Of very many states, the least likely remember their last token only.
+            least = np.float32(0.0)
+            if x == K and count * K > 4 * beam:
+                least = np.float32(1 / 16) / beam
+            for j in range(count):
+                if x < K:
+                    prob, to = _single(
+                        state[j], x, dense, following, off, parent, keep, first, token, gain,
+                        leads, order, depth, path,
+                    )  # fmt: skip
+                    prob = max(prob, _LEAST)
+                    chance[i, children] = prob
+                    new[children] = to
+                    weight[children] = alpha[i, j] * prob
+                    children += 1
+                else:
+                    _spread(
+                        state[j], dense, following, off, parent, keep, first, token, gain, leads,
+                        order, depth, path, probs, reached,
+                    )  # fmt: skip
+                    for y in range(K):
+                        prob = max(probs[y], _LEAST)
+                        chance[i, children] = prob
+                        weight[children] = alpha[i, j] * prob
+                        light = weight[children] < least
+                        new[children] = alone[y] if light else reached[y]
+                        children += 1
+            groups = _merge(children, new, weight, place, keys, slots, used)
+            if groups > beam:
+                # The length to which a state of k tokens is cut, so that it may equal another.
+                cut = i
+                for k in range(1, order + 1):
+                    if i - k + 1 >= begin and tokens[row, i - k + 1] == K:
+                        cut = i - k + 1
+                    lengths[k] = i - cut if cut < i or x == K else k - 1
+            bound = np.float32(0.2 / beam)
+            while groups > beam:
+                for g in range(groups):
+                    if weight[g] < bound and new[g] > 0:
+                        new[g] = _cut(new[g], lengths, parent, off, depth)
+                fewer = _merge(groups, new, weight, group, keys, slots, used)
+                for c in range(children):
+                    place[c] = group[place[c]]
+                groups = fewer
+                bound *= np.float32(1.5)
+            mass = np.float32(0.0)
+            for g in range(groups):
+                mass += weight[g]
+            for g in range(groups):
+                state[g] = new[g]
+                alpha[i + 1, g] = weight[g] / mass
+            number[i + 1] = groups
+            for c in range(children):
+                link[i, c] = place[c]
+        after[:] = 1.0
+        for i in range(end - 1, begin - 1, -1):
+            width = K if tokens[row, i] == K else 1
+            total[:] = 0.0
+            largest = np.float32(0.0)
+            for j in range(number[i]):
+                mass = np.float32(0.0)
+                for y in range(width):
+                    c = j * width + y
+                    joint = chance[i, c] * after[link[i, c]]
+                    mass += joint
+                    total[y] += alpha[i, j] * joint
+                before[j] = mass
+                largest = max(largest, mass)
+            for j in range(number[i]):
+                after[j] = before[j] / largest
+            if width == K:
+                mass = np.float32(0.0)
+                for y in range(K):
+                    mass += total[y]
+                for y in range(K):
+                    out[row, i, y] = total[y] / mass
