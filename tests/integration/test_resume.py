@@ -376,6 +376,25 @@ def test_experts_follow_a_finished_run(config: Path, tmp_path: Path, fails) -> N
     assert experts is not None and experts.counted
 
 
+def test_experts_of_an_older_version_are_named_and_counted_again(
+    config: Path, tmp_path: Path, fails
+) -> None:
+    """They had gates for the length of each side."""
+    run = tmp_path / "run"
+    command = ["train", str(config), "--trainer.max_steps=2", "--experts.order=2"]
+    assert main([*command, f"--output={run}"]) == 0
+    weights = load_file(run / "model.safetensors")
+    weights["experts.left"] = weights.pop("experts.gates")[:, :3].contiguous()
+    save_file(weights, run / "model.safetensors")
+    said = fails(["evaluate", str(run)])
+    assert "must have n-gram experts of this version, got older ones; count them again" in said
+    again = ["train", "--resume", str(run), "--experts.order", "2"]
+    assert " ".join(again) in said
+    assert main(again) == 0
+    experts = load(run).denoiser.experts
+    assert experts is not None and experts.counted
+
+
 def test_too_few_validation_rows_are_named(
     config: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
