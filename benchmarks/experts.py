@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     gates = experts.gates[0]
     parts = gates[0] * found.base + gates[found.seen, None] * found.chain
     parts = (experts.scale[0] * network() + parts).log_softmax(dim=-1)
-    require_same("experts", {"probabilities": predict().exp()}, {"probabilities": parts.exp()}, 1e-4)
+    require_same(
+        "experts", {"probabilities": predict().exp()}, {"probabilities": parts.exp()}, 1e-4
+    )
     seconds = interleave([Side("with", predict), Side("without", network)], options.pairs)
     ratio = Ratio(seconds["without"], seconds["with"])
     rows = [

@@ -29,6 +29,8 @@ _CHUNK = 2**22  # numbers of float64 at a time, while gates are chosen
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
 _MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 128, 16, 4096
+_MOST_STEPS_KEPT = 2**22  # of a row: from a state by a token; 32 MB
+_OVERLAP = 32  # times the order: tokens that a piece of a long row reads on each side
 
 
 @dataclass(frozen=True)
@@ -423,8 +425,8 @@ class NGramExperts(nn.Module):
                 two, right_run = self._after_run(self._tables[1], other[right], right_known)
                 two = two[:, list(self.complement)]
             return Terms(base, _log(one) + _log(two) - 2 * base, left_run + right_run)
-        size = block_size if context == "block" else tokens.shape[1]
-        probs = self._posterior(tokens, where, clean, size, absent)
+        blocks = block_size if context == "block" else None
+        probs = self._posterior(tokens, where, clean, blocks, absent)
         probs = torch.where((tokens[b, i] < self.vocab_size)[:, None], base.exp(), probs)
         seen = left_known.sum(dim=1) + right_known.sum(dim=1)
         return Terms(base, _log(probs) - base, seen)
@@ -447,27 +449,39 @@ class NGramExperts(nn.Module):
         tokens: Int[Tensor, "B L"],
         where: Bool[Tensor, "B L"],
         clean: Int[Tensor, "B L"] | None,
-        size: int,
+        block_size: int | None,
         absent: int,
     ) -> Float[Tensor, "N K"]:
         """Mean of the distributions in both chains, given the tokens that a position may see.
 
         A block and the ``order`` clean tokens before it are a row of its own. If these are known,
-        tokens further away make no difference in either chain.
+        tokens further away make no difference in either chain. A row that would take too much
+        memory is cut into pieces, which overlap so far that their ends hardly make a difference.
         """
-        number = -(-tokens.shape[1] // size)
-        ahead = self.order if number > 1 else 0
-        first = size * torch.arange(number, device=tokens.device)
-        places = first[:, None] + torch.arange(-ahead, size, device=tokens.device)
-        kept = places.clamp(0, tokens.shape[1] - 1)
+        length = tokens.shape[1]
+        size, ahead, behind = length, 0, 0
+        if block_size is not None:
+            size, ahead = block_size, self.order
+        elif length > (longest := max(1, _MOST_STEPS_KEPT // (self._beam * self.vocab_size))):
+            size = -(-length // -(-length // longest))
+            ahead = behind = _OVERLAP * max(1, self.order)
+        first = torch.arange(0, length, size, device=tokens.device)
+        places = first[:, None] + torch.arange(-ahead, size + behind, device=tokens.device)
+        kept = places.clamp(0, length - 1)
         rows = tokens[:, kept]
         if clean is not None:
             rows = torch.where(places < first[:, None], clean[:, kept], rows)
-        asked = (where[:, kept] & (places >= first[:, None])) & (places < tokens.shape[1])
+        own = (places >= first[:, None]) & (places < (first[:, None] + size).clamp_max(length))
+        asked = where[:, kept] & own
         start = (ahead + absent - first).clamp_min(0).expand(len(tokens), -1)
-        stop = (ahead + tokens.shape[1] - first).clamp_max(ahead + size).expand(len(tokens), -1)
+        stop = (ahead + length - first).clamp_max(ahead + size + behind).expand(len(tokens), -1)
         needed = asked.any(dim=-1)
         return self._both(rows[needed], start[needed], stop[needed])[asked[needed]]
+
+    @property
+    def _beam(self) -> int:
+        """Most states of a chain before a position."""
+        return min(_MOST_STATES, max(_LEAST_STATES, _MOST_CHILDREN // self.vocab_size))
 
     def _both(
         self, rows: Int[Tensor, "R L"], start: Int[Tensor, " R"], stop: Int[Tensor, " R"]
@@ -478,13 +492,12 @@ class NGramExperts(nn.Module):
         other = rows.flip(1)
         if self.complement is not None:
             other = torch.tensor((*self.complement, K))[other]
-        beam = min(_MOST_STATES, max(_LEAST_STATES, _MOST_CHILDREN // K))
         forward, backward = (table.chain for table in self._tables)
         found = []
         for part in torch.arange(len(rows)).split(max(1, _CHUNK // (length * K))):
-            one = chain_posterior(forward, rows[part], start[part], stop[part], beam)
+            one = chain_posterior(forward, rows[part], start[part], stop[part], self._beam)
             turned = length - stop[part], length - start[part]
-            two = chain_posterior(backward, other[part], *turned, beam).flip(1)
+            two = chain_posterior(backward, other[part], *turned, self._beam).flip(1)
             if self.complement is not None:
                 two = two[..., list(self.complement)]
             found.append((one + two) / 2)

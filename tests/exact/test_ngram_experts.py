@@ -330,6 +330,28 @@ def test_few_states_approximate_many() -> None:
     assert away[0] < 0.2, "forgetting the oldest tokens changes little"
 
 
+@pytest.mark.parametrize("complement", [False, True])
+def test_long_rows_are_cut_into_pieces_that_overlap(
+    complement: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experts = count(some_rows(40), complement=complement)
+    visible = torch.tensor(some_rows(6, seed=1))
+    where = visible == K
+    whole = experts.terms(visible, where).chain
+    lengths = []
+
+    def counted(chain, rows, *rest):
+        lengths.append(rows.shape[1])
+        return chain_posterior(chain, rows, *rest)
+
+    monkeypatch.setattr(mixture, "chain_posterior", counted)
+    monkeypatch.setattr(mixture, "_MOST_STEPS_KEPT", 4 * experts._beam * K)
+    torch.testing.assert_close(experts.terms(visible, where).chain, whole)
+    assert set(lengths) == {3 + 2 * 32 * ORDER}, "three pieces of 3 instead of 4, 4 and 1"
+    monkeypatch.setattr(mixture, "_OVERLAP", 0)
+    assert not torch.allclose(experts.terms(visible, where).chain, whole, atol=0.01)
+
+
 def test_with_many_symbols_both_runs_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixture, "_MOST_SYMBOLS", K - 1)
     rows = some_rows(40)
