@@ -9,9 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqdiff.ops.cpu_simd.runtime import SMALL, run_tasks
-from seqdiff.ops.ngram_chain.cpu_kernels import posterior
-
 
 class ChainArrays(NamedTuple):
     """A chain of n-grams as arrays; ``cpu_kernels`` explains states and their numbers.
@@ -70,6 +67,9 @@ def chain_posterior(
     Returns:
         Probabilities in float32, on the CPU; 0 at visible tokens.
     """
+    from seqdiff.ops.cpu_simd.runtime import SMALL, run_tasks
+    from seqdiff.ops.ngram_chain.cpu_kernels import posterior
+
     rows, length = tokens.shape
     out = torch.zeros(rows, length, chain.dense.shape[1], dtype=torch.float32)
     arguments = (
