@@ -312,6 +312,44 @@ def test_masked_diffusion_by_a_chain_has_the_bound_of_the_chain() -> None:
     assert max(broken) - min(broken) > 0.01
 
 
+def test_rows_that_contradict_the_chain_have_distributions() -> None:
+    """After 40 tokens of a repeat, what the other tokens say is below float32's range."""
+    patterns = ["10100110", "00101001", "10", "11010", "0010", "010", "111000"]
+    rows = np.stack([np.tile([int(c) for c in pattern], 40)[:40] for pattern in patterns] * 1000)
+    experts = NGramExperts(2, ExpertsConfig(16))
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < 2))
+    rng = np.random.default_rng(0)
+    mixed = rows[rng.integers(0, len(rows), 400)]
+    for row in mixed:
+        for first in rng.integers(0, 30, 3):
+            row[first:] = rows[rng.integers(len(rows))][: 40 - first]
+    visible = torch.tensor(np.where(rng.random(mixed.shape) < 0.35, 2, mixed))
+    terms = experts.terms(visible, visible == 2)
+    total = (terms.base + terms.chain).exp().sum(dim=-1)
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_of_visible_tokens_experts_say_nothing() -> None:
+    experts = count(some_rows(40))
+    visible = torch.tensor(some_rows(6, seed=1))
+    terms, asked = experts.terms(visible, None), experts.terms(visible, visible == K)
+    masked = (visible == K).flatten()
+    assert float(terms.chain[~masked].abs().max()) < 1e-6
+    for one, two in zip(terms, asked, strict=True):
+        assert torch.equal(one[masked], two)
+
+
+def test_tokens_before_the_first_one_are_not_seen() -> None:
+    experts = count(some_rows(40))
+    visible = torch.tensor(some_rows(6, seed=1))
+    ahead = torch.cat((torch.zeros(6, 4, dtype=torch.int64), visible), dim=1)
+    where = visible == K
+    shifted = torch.cat((torch.zeros(6, 4, dtype=torch.bool), where), dim=1)
+    found = zip(experts.terms(ahead, shifted, absent=4), experts.terms(visible, where), strict=True)
+    for one, two in found:
+        assert torch.equal(one, two)
+
+
 def test_few_states_approximate_many() -> None:
     """Every number of states gives a distribution; 27 states are all that there are."""
     rows = some_rows(400)

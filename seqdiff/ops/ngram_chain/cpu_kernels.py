@@ -22,7 +22,9 @@ from seqdiff.ops.cpu_simd.vectors import next_task
 # Numba passes intrinsics their first argument, the typing context, by itself.
 # pyright: reportCallIssue=false
 
-_LEAST = np.float32(1e-30)
+# Lower bounds of a probability, and of what the forward and the backward pass say of a state, whose
+# product is not 0 in float64, even if visible tokens contradict what the chain has seen.
+_LEAST_CHANCE, _LEAST_STATE = np.float32(1e-30), 1e-130
 
 
 @inlined
@@ -194,17 +196,16 @@ def posterior(
         np.empty(most, np.int64),
         np.empty(most, np.int64),
     )
-    new, weight = np.empty(most, np.int64), np.empty(most, np.float32)
+    new, weight = np.empty(most, np.int64), np.empty(most)
     path, probs, reached = (
         np.empty(order + 1, np.int64),
         np.empty(K, np.float32),
         np.empty(K, np.int64),
     )
     state, lengths = np.empty(beam, np.int64), np.empty(order + 1, np.int64)
-    alpha, number = np.empty((length + 1, beam), np.float32), np.empty(length + 1, np.int64)
+    alpha, number = np.empty((length + 1, beam)), np.empty(length + 1, np.int64)
     chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
-    after, before = np.empty(beam, np.float32), np.empty(beam, np.float32)
-    total = np.empty(K, np.float32)
+    after, before, total = np.empty(beam), np.empty(beam), np.empty(K)
     while True:
         row = next_task(counter)
         if row >= rows:
@@ -220,16 +221,16 @@ def posterior(
             x, count = tokens[row, i], number[i]
             children = 0
             # Of very many states, the least likely remember their last token only.
-            least = np.float32(0.0)
+            least = 0.0
             if x == K and count * K > 4 * beam:
-                least = np.float32(1 / 16) / beam
+                least = 1 / (16 * beam)
             for j in range(count):
                 if x < K:
                     prob, to = _single(
                         state[j], x, dense, following, off, parent, keep, first, token, gain,
                         leads, order, depth, path,
                     )  # fmt: skip
-                    prob = max(prob, _LEAST)
+                    prob = max(prob, _LEAST_CHANCE)
                     chance[i, children] = prob
                     new[children] = to
                     weight[children] = alpha[i, j] * prob
@@ -240,7 +241,7 @@ def posterior(
                         order, depth, path, probs, reached,
                     )  # fmt: skip
                     for y in range(K):
-                        prob = max(probs[y], _LEAST)
+                        prob = max(probs[y], _LEAST_CHANCE)
                         chance[i, children] = prob
                         weight[children] = alpha[i, j] * prob
                         light = weight[children] < least
@@ -254,7 +255,7 @@ def posterior(
                     if i - k + 1 >= begin and tokens[row, i - k + 1] == K:
                         cut = i - k + 1
                     lengths[k] = i - cut if cut < i or x == K else k - 1
-            bound = np.float32(0.2 / beam)
+            bound = 0.2 / beam
             while groups > beam:
                 for g in range(groups):
                     if weight[g] < bound and new[g] > 0:
@@ -263,13 +264,13 @@ def posterior(
                 for c in range(children):
                     place[c] = group[place[c]]
                 groups = fewer
-                bound *= np.float32(1.5)
-            mass = np.float32(0.0)
+                bound *= 1.5
+            mass = 0.0
             for g in range(groups):
                 mass += weight[g]
             for g in range(groups):
                 state[g] = new[g]
-                alpha[i + 1, g] = weight[g] / mass
+                alpha[i + 1, g] = max(weight[g] / mass, _LEAST_STATE)
             number[i + 1] = groups
             for c in range(children):
                 link[i, c] = place[c]
@@ -277,9 +278,9 @@ def posterior(
         for i in range(end - 1, begin - 1, -1):
             width = K if tokens[row, i] == K else 1
             total[:] = 0.0
-            largest = np.float32(0.0)
+            largest = 0.0
             for j in range(number[i]):
-                mass = np.float32(0.0)
+                mass = 0.0
                 for y in range(width):
                     c = j * width + y
                     joint = chance[i, c] * after[link[i, c]]
@@ -288,9 +289,9 @@ def posterior(
                 before[j] = mass
                 largest = max(largest, mass)
             for j in range(number[i]):
-                after[j] = before[j] / largest
+                after[j] = max(before[j] / largest, _LEAST_STATE)
             if width == K:
-                mass = np.float32(0.0)
+                mass = 0.0
                 for y in range(K):
                     mass += total[y]
                 for y in range(K):
