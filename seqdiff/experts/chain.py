@@ -52,6 +52,8 @@ def chain_arrays(
         """Find the longest of the last tokens of words, at most ``most``, that are a state."""
         state = off[depth] + word % K**depth
         for k in range(depth + 1, most + 1):
+            if not len(codes[k]):  # no row was as long
+                break
             place = np.searchsorted(codes[k], word % K**k).clip(max=len(codes[k]) - 1)
             state = np.where(codes[k][place] == word % K**k, base[k] + place, state)
         return state

@@ -25,11 +25,11 @@ _MOST_TOKENS = 2**28
 _PARTS = 8  # of the training split; each is predicted from the others to choose discounts
 FOLDS = 4  # parts of the rows for cross-validation; fewer rows choose no gates
 _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
-_CHUNK = 2**22  # numbers of float64 at a time, while gates are chosen
+_CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of the chain's kernel
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
 _MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 128, 16, 4096
-_MOST_STEPS_KEPT = 2**22  # of a row: from a state by a token; 32 MB
+_MOST_STEPS_KEPT = 2**22  # of a piece of a row, from a state by a token; 32 MB in each thread
 _OVERLAP = 32  # times the order: tokens that a piece of a long row reads on each side
 
 
@@ -456,22 +456,28 @@ class NGramExperts(nn.Module):
 
         A block and the ``order`` clean tokens before it are a row of its own. If these are known,
         tokens further away make no difference in either chain. A row that would take too much
-        memory is cut into pieces, which overlap so far that their ends hardly make a difference.
+        memory is cut into pieces that overlap, and that are the same for its reverse complement.
         """
         length = tokens.shape[1]
-        size, ahead, behind = length, 0, 0
+        size, ahead, behind, number, begin = length, 0, 0, 1, 0
         if block_size is not None:
-            size, ahead = block_size, self.order
+            size, ahead, number = block_size, self.order, -(-length // block_size)
         elif length > (longest := max(1, _MOST_STEPS_KEPT // (self._beam * self.vocab_size))):
-            size = -(-length // -(-length // longest))
+            number = -(-length // longest)
+            number += number % 2 == 0 and length % 2 == 1
+            size = -(-length // number)
+            size += (number * size - length) % 2
             ahead = behind = _OVERLAP * max(1, self.order)
-        first = torch.arange(0, length, size, device=tokens.device)
+            begin = (length - number * size) // 2
+        first = begin + size * torch.arange(number, device=tokens.device)
         places = first[:, None] + torch.arange(-ahead, size + behind, device=tokens.device)
         kept = places.clamp(0, length - 1)
         rows = tokens[:, kept]
         if clean is not None:
             rows = torch.where(places < first[:, None], clean[:, kept], rows)
-        own = (places >= first[:, None]) & (places < (first[:, None] + size).clamp_max(length))
+        own = (places >= first[:, None].clamp_min(0)) & (
+            places < (first[:, None] + size).clamp_max(length)
+        )
         asked = where[:, kept] & own
         start = (ahead + absent - first).clamp_min(0).expand(len(tokens), -1)
         stop = (ahead + length - first).clamp_max(ahead + size + behind).expand(len(tokens), -1)

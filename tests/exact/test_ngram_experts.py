@@ -350,6 +350,66 @@ def test_tokens_before_the_first_one_are_not_seen() -> None:
         assert torch.equal(one, two)
 
 
+def test_a_long_row_is_a_hidden_markov_model() -> None:
+    """Forward and backward passes in float64, whose states are the last two tokens."""
+    rows = some_rows(40)
+    table, _ = tables(count(rows, order=2))
+    found = words(rows)
+    x = np.concatenate(some_rows(70, seed=1)).tolist()
+    after = cache(lambda state: expected(found, numbers(table), state))
+    forward: list[dict[tuple[int, ...], float]] = [{(): 1.0}]
+    for token in x:
+        reached: dict[tuple[int, ...], float] = {}
+        for state, weight in forward[-1].items():
+            for y in range(K) if token == K else (token,):
+                new = (*state, y)[-2:]
+                reached[new] = reached.get(new, 0.0) + weight * after(state)[y]
+        total = sum(reached.values())
+        forward.append({state: weight / total for state, weight in reached.items()})
+    wanted, backward = np.zeros((len(x), K)), dict.fromkeys(forward[-1], 1.0)
+    for i in reversed(range(len(x))):
+        before = dict.fromkeys(forward[i], 0.0)
+        for state, weight in forward[i].items():
+            for y in range(K) if x[i] == K else (x[i],):
+                joint = after(state)[y] * backward[(*state, y)[-2:]]
+                before[state] += joint
+                wanted[i, y] += weight * joint
+        wanted[i] /= wanted[i].sum()
+        most = max(before.values())
+        backward = {state: weight / most for state, weight in before.items()}
+    ends = torch.zeros(1, dtype=torch.int64), torch.tensor([len(x)])
+    probs = chain_posterior(table.chain, torch.tensor([x]), *ends, 9)[0].numpy()
+    masked = np.array(x) == K
+    np.testing.assert_allclose(probs[masked], wanted[masked], atol=1e-6)
+    assert not probs[~masked].any()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_rows_may_be_shorter_than_the_order(length: int) -> None:
+    """Then no context is as long, and longer orders change nothing."""
+    rows = some_rows(40)[:, :length]
+    visible = torch.tensor(some_rows(6, seed=1))
+    probs = [count(rows, order).terms(visible, visible == K).chain for order in (2, ORDER, 6)]
+    torch.testing.assert_close(probs[1], probs[2], atol=1e-4, rtol=0)
+    if length < 3:
+        torch.testing.assert_close(probs[0], probs[1], atol=1e-4, rtol=0)
+
+
+def test_all_states_of_the_longest_length_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 states by 5 symbols are many, but no state has to be forgotten."""
+    monkeypatch.setattr(chain, "_MOST_DENSE", 125)
+    rng = np.random.default_rng(0)
+    rows = np.cumsum(rng.choice(5, (400, LENGTH), p=[0.8, 0.1, 0.06, 0.03, 0.01]), axis=1) % 5
+    experts = NGramExperts(5, ExpertsConfig(2))
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < 5))
+    visible = torch.tensor(np.where(rng.random((60, LENGTH)) < 0.7, 5, rows[:60]))
+    ends = torch.zeros(60, dtype=torch.int64), torch.full((60,), LENGTH)
+    arrays = tables(experts)[0].chain
+    found = [chain_posterior(arrays, visible, *ends, beam) for beam in (24, 25, 400)]
+    torch.testing.assert_close(found[1], found[2])
+    assert not torch.allclose(found[0], found[2], atol=1e-3)
+
+
 def test_few_states_approximate_many() -> None:
     """Every number of states gives a distribution; 27 states are all that there are."""
     rows = some_rows(400)
@@ -386,6 +446,14 @@ def test_long_rows_are_cut_into_pieces_that_overlap(
     monkeypatch.setattr(mixture, "_MOST_STEPS_KEPT", 4 * experts._beam * K)
     torch.testing.assert_close(experts.terms(visible, where).chain, whole)
     assert set(lengths) == {3 + 2 * 32 * ORDER}, "three pieces of 3 instead of 4, 4 and 1"
+    if complement:
+        pair = torch.tensor([*COMPLEMENT, K])
+        monkeypatch.setattr(mixture, "_OVERLAP", 0)
+        for length in range(2, LENGTH + 1):
+            part, other = visible[:, :length], pair[visible[:, :length].flip(1)]
+            full = torch.ones_like(part, dtype=torch.bool)
+            one, two = (experts.terms(z, full).chain.view(6, length, K) for z in (part, other))
+            torch.testing.assert_close(one, two.flip(1)[..., list(COMPLEMENT)])
     monkeypatch.setattr(mixture, "_OVERLAP", 0)
     assert not torch.allclose(experts.terms(visible, where).chain, whole, atol=0.01)
 

@@ -4,8 +4,8 @@ A *state* is what the chain remembers: the last tokens, at most as many as its o
 pass keeps the possible states before every position, with their probabilities given the visible
 tokens so far. Each state and each token that the position can hold leads to a state before the next
 position, and equal ones are added up. If more than ``beam`` are left, the least likely forget their
-oldest token until enough of them are equal. The backward pass multiplies each of these steps by
-the probability of the visible tokens after it.
+oldest unknown token and those before it, until enough of them are equal. The backward pass
+multiplies each of these steps by the probability of the visible tokens after it.
 
 A state is a number. States of at most ``depth`` tokens are dense: those of k tokens are
 ``off[k] + code``, where ``code`` has the tokens as digits in base K, the last one last. Longer ones
@@ -206,6 +206,7 @@ def posterior(
     alpha, number = np.empty((length + 1, beam)), np.empty(length + 1, np.int64)
     chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
     after, before, total = np.empty(beam), np.empty(beam), np.empty(K)
+    limited = depth < order or off[depth + 1] - off[depth] > beam
     while True:
         row = next_task(counter)
         if row >= rows:
@@ -222,7 +223,7 @@ def posterior(
             children = 0
             # Of very many states, the least likely remember their last token only.
             least = 0.0
-            if x == K and count * K > 4 * beam:
+            if limited and x == K and count * K > 4 * beam:
                 least = 1 / (16 * beam)
             for j in range(count):
                 if x < K:
@@ -249,12 +250,13 @@ def posterior(
                         children += 1
             groups = _merge(children, new, weight, place, keys, slots, used)
             if groups > beam:
-                # The length to which a state of k tokens is cut, so that it may equal another.
+                # A state of k tokens is cut to those after its oldest unknown one, so that it may
+                # equal another. The last token is unknown: a visible one leads to no more states.
                 cut = i
                 for k in range(1, order + 1):
                     if i - k + 1 >= begin and tokens[row, i - k + 1] == K:
                         cut = i - k + 1
-                    lengths[k] = i - cut if cut < i or x == K else k - 1
+                    lengths[k] = i - cut
             bound = 0.2 / beam
             while groups > beam:
                 for g in range(groups):
