@@ -54,9 +54,9 @@ def chain_posterior(
     It is exact if all states are dense and no more than ``beam`` have the longest length, or if
     unknown tokens are so few that no position can be reached in more than ``beam`` states, even if
     equal ones are counted several times. Otherwise unlikely states forget their oldest tokens, and
-    the result is an approximation. It is always a distribution that depends on visible tokens only. The forward and backward passes are those of
-    Rabiner 1989, "A tutorial on hidden Markov models", section III, whose states are here the last
-    tokens.
+    the result is an approximation. It is always a distribution that depends on visible tokens only.
+    The forward and backward passes are those of Rabiner 1989, "A tutorial on hidden Markov models",
+    section III, whose states are here the last tokens.
 
     Args:
         chain: The chain.
