@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("run", type=Path, help="run directory of masked diffusion with experts")
     parser.add_argument("--rows", type=positive, default=16, help="rows of a batch")
     options = parser.parse_args(argv)
-    run = seqdiff.load(options.run)
+    try:
+        run = seqdiff.load(options.run)
+    except (OSError, ValueError) as error:
+        refuse(str(error))
     denoiser = run.denoiser.eval()
     experts = denoiser.experts
     if experts is None or not experts.counted or denoiser.context != "row":

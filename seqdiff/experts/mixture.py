@@ -28,6 +28,7 @@ _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
 _CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of the chain's kernel
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
+# States of a chain at a position, and these times the symbols.
 _MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 128, 16, 4096
 _MOST_STEPS_KEPT = 2**22  # of a piece of a row, from a state by a token; 32 MB in each thread
 _OVERLAP = 32  # times the order: tokens that a piece of a long row reads on each side
@@ -360,7 +361,7 @@ class NGramExperts(nn.Module):
             context: Which tokens a position may see, see ``terms``.
             clean: Clean ids, for blocks.
             block_size: Tokens of a block.
-            absent: Number of positions before the first one of a row.
+            absent: Number of positions at the beginning that do not exist.
         """
         if not self.counted or self._parts == "network":
             return outputs
@@ -394,7 +395,7 @@ class NGramExperts(nn.Module):
                 clean blocks before it.
             clean: Clean ids, for blocks.
             block_size: Tokens of a block.
-            absent: Number of positions before the first one of a row.
+            absent: Number of positions at the beginning that do not exist.
         """
         assert self._tables is not None
         where = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
@@ -492,6 +493,7 @@ class NGramExperts(nn.Module):
     def _both(
         self, rows: Int[Tensor, "R L"], start: Int[Tensor, " R"], stop: Int[Tensor, " R"]
     ) -> Float[Tensor, "R L K"]:
+        """Mean of the distributions in both chains, from ``start`` to ``stop`` of each row."""
         assert self._tables is not None
         K, length = self.vocab_size, rows.shape[1]
         rows, start, stop = rows.cpu(), start.cpu(), stop.cpu()
@@ -523,10 +525,9 @@ class NGramExperts(nn.Module):
         """Choose the scale and the gates that predict tokens best.
 
         The loss is convex in them. Their prior is Gaussian, so that few tokens choose little: with
-        standard deviation 1 around the network alone, and .1 for the difference between
-        neighbouring gates. Cross-validation over four parts of the rows decides whether they
-        are used: if they do not help on rows that they were not chosen on, the mixture stays the
-        network.
+        standard deviation 1 around the network alone, and .1 for the difference between neighbouring
+        gates. Cross-validation over four parts of the rows decides whether they are used: if they
+        do not help on rows that they were not chosen on, the mixture stays the network.
 
         Args:
             outputs: Of the network, at positions that it was not trained on.

@@ -124,7 +124,7 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
         weights = without_experts(weights, denoiser)  # its training has not ended
     if f"{_EXPERTS}left" in weights and denoiser.experts is not None:
         raise ValueError(
-            f"{path} must have n-gram experts of this version, got older ones; count them again by "
+            f"{path} must have n-gram experts of this version, got older ones; count them again: "
             f"seqdiff train --resume {path.parent} --experts.order {denoiser.experts.order}"
         )
     check_weights(str(path), denoiser.state_dict(), weights)

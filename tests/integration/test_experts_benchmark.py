@@ -38,7 +38,10 @@ def test_another_mixture_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) 
         experts.main([str(run), "--rows", "4", "--pairs", "1"])
 
 
-def test_runs_without_experts_are_refused(trained: Path, capsys) -> None:
+def test_runs_without_experts_are_refused(trained: Path, tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         experts.main([str(trained)])
     assert "must be masked diffusion with n-gram experts" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        experts.main([str(tmp_path / "none")])
+    assert "a run directory must hold run.yaml" in capsys.readouterr().err

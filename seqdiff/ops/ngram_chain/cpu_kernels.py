@@ -157,6 +157,45 @@ def _merge(count, state, weight, group, keys, slots, used):
     return groups
 
 
+@inner
+def _known_lengths(tokens, K, lengths):
+    """Find how many tokens of a state of k tokens follow its oldest unknown one.
+
+    States that are cut to these tokens may equal others. The last token is unknown, since a visible
+    one leads to no more states than there were before.
+    """
+    cut = last = len(tokens) - 1
+    for k in range(1, len(lengths)):
+        if k <= len(tokens) and tokens[last - k + 1] == K:
+            cut = last - k + 1
+        lengths[k] = last - cut
+
+
+@inner
+def _go_back(tokens, begin, end, number, alpha, chance, link, after, before, out):
+    """Run the backward pass of a row, and fill ``out`` at unknown positions."""
+    K, total = out.shape[1], np.empty(out.shape[1])
+    after[:] = 1.0
+    for i in range(end - 1, begin - 1, -1):
+        unknown = tokens[i] == K
+        width = K if unknown else 1
+        total[:] = 0.0
+        largest = 0.0
+        for j in range(number[i]):
+            mass = 0.0
+            for y in range(width):
+                c = j * width + y
+                joint = chance[i, c] * after[link[i, c]]
+                mass += joint
+                total[y] += alpha[i, j] * joint
+            before[j] = mass
+            largest = max(largest, mass)
+        for j in range(number[i]):
+            after[j] = max(before[j] / largest, _LEAST_STATE)
+        if unknown:
+            out[i] = total / total.sum()
+
+
 def posterior(
     counter, tokens, start, stop, dense, following, off, parent, keep, first, token, gain, leads,
     alone, out, order, depth, beam,
@@ -205,7 +244,7 @@ def posterior(
     state, lengths = np.empty(beam, np.int64), np.empty(order + 1, np.int64)
     alpha, number = np.empty((length + 1, beam)), np.empty(length + 1, np.int64)
     chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
-    after, before, total = np.empty(beam), np.empty(beam), np.empty(K)
+    after, before = np.empty(beam), np.empty(beam)
     limited = depth < order or off[depth + 1] - off[depth] > beam
     while True:
         row = next_task(counter)
@@ -250,13 +289,7 @@ def posterior(
                         children += 1
             groups = _merge(children, new, weight, place, keys, slots, used)
             if groups > beam:
-                # A state of k tokens is cut to those after its oldest unknown one, so that it may
-                # equal another. The last token is unknown: a visible one leads to no more states.
-                cut = i
-                for k in range(1, order + 1):
-                    if i - k + 1 >= begin and tokens[row, i - k + 1] == K:
-                        cut = i - k + 1
-                    lengths[k] = i - cut
+                _known_lengths(tokens[row, begin : i + 1], K, lengths)
             bound = 0.2 / beam
             while groups > beam:
                 for g in range(groups):
@@ -276,25 +309,4 @@ def posterior(
             number[i + 1] = groups
             for c in range(children):
                 link[i, c] = place[c]
-        after[:] = 1.0
-        for i in range(end - 1, begin - 1, -1):
-            width = K if tokens[row, i] == K else 1
-            total[:] = 0.0
-            largest = 0.0
-            for j in range(number[i]):
-                mass = 0.0
-                for y in range(width):
-                    c = j * width + y
-                    joint = chance[i, c] * after[link[i, c]]
-                    mass += joint
-                    total[y] += alpha[i, j] * joint
-                before[j] = mass
-                largest = max(largest, mass)
-            for j in range(number[i]):
-                after[j] = max(before[j] / largest, _LEAST_STATE)
-            if width == K:
-                mass = 0.0
-                for y in range(K):
-                    mass += total[y]
-                for y in range(K):
-                    out[row, i, y] = total[y] / mass
+        _go_back(tokens[row], begin, end, number, alpha, chance, link, after, before, out[row])
