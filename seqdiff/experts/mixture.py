@@ -524,8 +524,8 @@ class NGramExperts(nn.Module):
     ) -> tuple[float, float]:
         """Choose the scale and the gates that predict tokens best.
 
-        The loss is convex in them. Their prior is Gaussian, so that few tokens choose little: with
-        standard deviation 1 around the network alone, and .1 for the difference between neighbouring
+        The loss is convex in them. Their prior is Gaussian, so that few tokens choose little: its
+        standard deviation is 1 around the network alone, and .1 for the difference of neighbouring
         gates. Cross-validation over four parts of the rows decides whether they are used: if they
         do not help on rows that they were not chosen on, the mixture stays the network.
 
