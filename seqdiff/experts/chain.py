@@ -70,10 +70,8 @@ def chain_arrays(
         gains.append(gain)
         leads.append(longest(words, min(k + 1, order)))
     following = np.empty((0, K), np.int64)
-    alone = off[1] + np.arange(K) if depth else np.zeros(K, np.int64)
     if depth < order:
         following = longest(np.arange(K ** (depth + 1)), depth + 1).reshape(-1, K)
-        alone = alone if depth else following[0].copy()
     firsts.append(np.array([sum(map(len, tokens))]))
     return ChainArrays(
         np.concatenate(dense),
@@ -85,7 +83,6 @@ def chain_arrays(
         _together(tokens, np.int64),
         _together(gains, np.float32),
         _together(leads, np.int64),
-        alone,
         order,
         depth,
     )

@@ -29,8 +29,8 @@ _CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of th
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
 # States of a chain at a position, and these times the symbols.
-_MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 128, 16, 4096
-_MOST_STEPS_KEPT = 2**22  # of a piece of a row, from a state by a token; 32 MB in each thread
+_MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 256, 16, 8192
+_MOST_STEPS_KEPT = 2**23  # of a piece of a row, from a state by a token; 64 MB in each thread
 _OVERLAP = 32  # times the order: tokens that a piece of a long row reads on each side
 
 

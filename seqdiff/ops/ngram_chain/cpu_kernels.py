@@ -3,9 +3,9 @@
 A *state* is what the chain remembers: the last tokens, at most as many as its order. The forward
 pass keeps the possible states before every position, with their probabilities given the visible
 tokens so far. Each state and each token that the position can hold leads to a state before the next
-position, and equal ones are added up. If more than ``beam`` are left, the least likely forget their
-oldest unknown token and those before it, until enough of them are equal. The backward pass
-multiplies each of these steps by the probability of the visible tokens after it.
+position, and equal ones are added up. If more than ``beam`` are left, the least likely forget all
+their tokens: they become the empty state, 0. The backward pass multiplies each of these steps by
+the probability of the visible tokens after it.
 
 A state is a number. States of at most ``depth`` tokens are dense: those of k tokens are
 ``off[k] + code``, where ``code`` has the tokens as digits in base K, the last one last. Longer ones
@@ -24,6 +24,8 @@ from seqdiff.ops.cpu_simd.vectors import next_task
 
 # Lower bounds of a probability, and of what the forward and the backward pass say of a state, whose
 # product is not 0 in float64, even if visible tokens contradict what the chain has seen.
+# Unknown tokens with a probability below this, over the beam, lead to the empty state.
+_LIGHT = 1 / 16
 _LEAST_CHANCE, _LEAST_STATE = np.float32(1e-30), 1e-130
 
 
@@ -116,24 +118,6 @@ def _single(
 
 
 @inner
-def _cut(state, lengths, parent, off, depth):
-    """Forget the oldest tokens of a state."""
-    k, longest = 0, state
-    while longest >= off[depth + 1]:
-        longest = parent[longest - off[depth + 1]]
-        k += 1
-    k += _level(longest, off)
-    wanted = lengths[k]
-    while state >= off[depth + 1] and k > wanted:
-        state = parent[state - off[depth + 1]]
-        k -= 1
-    if k > wanted:
-        code = state - off[k]
-        return off[wanted] + code % (off[wanted + 1] - off[wanted])
-    return state
-
-
-@inner
 def _merge(count, state, weight, group, keys, slots, used):
     """Add up the weights of equal states, and number the groups; return how many there are."""
     mask, groups = len(keys) - 1, 0
@@ -158,17 +142,32 @@ def _merge(count, state, weight, group, keys, slots, used):
 
 
 @inner
-def _known_lengths(tokens, K, lengths):
-    """Find how many tokens of a state of k tokens follow its oldest unknown one.
+def _forget(groups, state, weight, forgotten, beam, renamed):
+    """Keep at most ``beam`` states, and number them anew; the others become the empty state.
 
-    States that are cut to these tokens may equal others. The last token is unknown, since a visible
-    one leads to no more states than there were before.
+    The empty state comes last, if there is any weight in it. Return how many there are.
     """
-    cut = last = len(tokens) - 1
-    for k in range(1, len(lengths)):
-        if k <= len(tokens) and tokens[last - k + 1] == K:
-            cut = last - k + 1
-        lengths[k] = last - cut
+    bound, left = 0.0, groups
+    if groups > beam:
+        bound = 0.2 / beam
+        while left > beam:
+            bound *= 1.25
+            left = 0
+            for g in range(groups):
+                left += weight[g] >= bound
+    left = 0
+    for g in range(groups):
+        if weight[g] >= bound:
+            state[left], weight[left] = state[g], weight[g]
+            renamed[g] = left
+            left += 1
+        else:
+            forgotten += weight[g]
+            renamed[g] = -1
+    if forgotten > 0:
+        state[left], weight[left] = 0, forgotten
+        left += 1
+    return left
 
 
 @inner
@@ -198,7 +197,7 @@ def _go_back(tokens, begin, end, number, alpha, chance, link, after, before, out
 
 def posterior(
     counter, tokens, start, stop, dense, following, off, parent, keep, first, token, gain, leads,
-    alone, out, order, depth, beam,
+    out, order, depth, beam,
 ):  # fmt: skip
     """Run tasks, which are rows, until none is left, and fill ``out``.
 
@@ -217,34 +216,34 @@ def posterior(
         token: Those tokens, in order for each state ``(F,)``.
         gain: What is added to their probability ``(F,)``.
         leads: The state that they lead to ``(F,)``.
-        alone: The state of each token alone ``(K,)``.
         out: Probability of every token at unknown positions ``(R, L, K)``, not set elsewhere.
         order: Longest state.
         depth: Longest dense state.
-        beam: Most states before a position.
+        beam: Most states before a position, besides the empty one.
     """
     rows, length = tokens.shape
     K = dense.shape[1]
-    most = beam * K
+    states = beam + 1
+    most = states * K
     size = 1
     while size < 4 * most:
         size *= 2
     keys, slots = np.full(size, -1, np.int64), np.empty(size, np.int64)
-    used, group, place = (
+    used, group, renamed = (
         np.empty(most, np.int64),
         np.empty(most, np.int64),
         np.empty(most, np.int64),
     )
-    new, weight = np.empty(most, np.int64), np.empty(most)
+    new, weight, place = np.empty(most, np.int64), np.empty(most), np.empty(most, np.int64)
     path, probs, reached = (
         np.empty(order + 1, np.int64),
         np.empty(K, np.float32),
         np.empty(K, np.int64),
     )
-    state, lengths = np.empty(beam, np.int64), np.empty(order + 1, np.int64)
-    alpha, number = np.empty((length + 1, beam)), np.empty(length + 1, np.int64)
+    state = np.empty(states, np.int64)
+    alpha, number = np.empty((length + 1, states)), np.empty(length + 1, np.int64)
     chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
-    after, before = np.empty(beam), np.empty(beam)
+    after, before = np.empty(states), np.empty(states)
     limited = depth < order or off[depth + 1] - off[depth] > beam
     while True:
         row = next_task(counter)
@@ -259,23 +258,21 @@ def posterior(
         state[0], alpha[begin, 0], number[begin] = 0, 1.0, 1
         for i in range(begin, end):
             x, count = tokens[row, i], number[i]
-            children = 0
-            # Of very many states, the least likely remember their last token only.
-            least = 0.0
-            if limited and x == K and count * K > 4 * beam:
-                least = 1 / (16 * beam)
-            for j in range(count):
-                if x < K:
+            children = kept = 0
+            least = forgotten = 0.0
+            if x < K:
+                for j in range(count):
                     prob, to = _single(
                         state[j], x, dense, following, off, parent, keep, first, token, gain,
                         leads, order, depth, path,
                     )  # fmt: skip
-                    prob = max(prob, _LEAST_CHANCE)
-                    chance[i, children] = prob
-                    new[children] = to
-                    weight[children] = alpha[i, j] * prob
-                    children += 1
-                else:
+                    chance[i, j] = max(prob, _LEAST_CHANCE)
+                    new[j], weight[j], place[j] = to, alpha[i, j] * chance[i, j], j
+                children = kept = count
+            else:
+                if limited and count * K > 4 * beam:
+                    least = _LIGHT / beam
+                for j in range(count):
                     _spread(
                         state[j], dense, following, off, parent, keep, first, token, gain, leads,
                         order, depth, path, probs, reached,
@@ -283,30 +280,27 @@ def posterior(
                     for y in range(K):
                         prob = max(probs[y], _LEAST_CHANCE)
                         chance[i, children] = prob
-                        weight[children] = alpha[i, j] * prob
-                        light = weight[children] < least
-                        new[children] = alone[y] if light else reached[y]
+                        mass = alpha[i, j] * prob
+                        if mass < least:
+                            forgotten += mass
+                            place[children] = -1
+                        else:
+                            new[kept], weight[kept] = reached[y], mass
+                            place[children] = kept
+                            kept += 1
                         children += 1
-            groups = _merge(children, new, weight, place, keys, slots, used)
-            if groups > beam:
-                _known_lengths(tokens[row, begin : i + 1], K, lengths)
-            bound = 0.2 / beam
-            while groups > beam:
-                for g in range(groups):
-                    if weight[g] < bound and new[g] > 0:
-                        new[g] = _cut(new[g], lengths, parent, off, depth)
-                fewer = _merge(groups, new, weight, group, keys, slots, used)
-                for c in range(children):
-                    place[c] = group[place[c]]
-                groups = fewer
-                bound *= 1.5
-            mass = 0.0
-            for g in range(groups):
-                mass += weight[g]
-            for g in range(groups):
+            groups = _merge(kept, new, weight, group, keys, slots, used)
+            left = _forget(groups, new, weight, forgotten, beam + (x < K), renamed)
+            total = 0.0
+            for g in range(left):
+                total += weight[g]
+            for g in range(left):
                 state[g] = new[g]
-                alpha[i + 1, g] = max(weight[g] / mass, _LEAST_STATE)
-            number[i + 1] = groups
+                alpha[i + 1, g] = max(weight[g] / total, _LEAST_STATE)
+            number[i + 1] = left
             for c in range(children):
-                link[i, c] = place[c]
+                to = left - 1
+                if place[c] >= 0 and renamed[group[place[c]]] >= 0:
+                    to = renamed[group[place[c]]]
+                link[i, c] = to
         _go_back(tokens[row], begin, end, number, alpha, chance, link, after, before, out[row])

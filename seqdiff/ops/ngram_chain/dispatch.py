@@ -23,7 +23,6 @@ class ChainArrays(NamedTuple):
         token: Those tokens, in order for each state.
         gain: What is added to their probability.
         leads: The state that they lead to.
-        alone: The state of each token alone.
         order: Longest state in tokens.
         depth: Longest dense state.
     """
@@ -37,7 +36,6 @@ class ChainArrays(NamedTuple):
     token: Int[np.ndarray, " F"]
     gain: Float[np.ndarray, " F"]
     leads: Int[np.ndarray, " F"]
-    alone: Int[np.ndarray, " K"]
     order: int
     depth: int
 
@@ -53,8 +51,8 @@ def chain_posterior(
 
     It is exact if all states are dense and no more than ``beam`` have the longest length, or if
     unknown tokens are so few that no position can be reached in more than ``beam`` states, even if
-    equal ones are counted several times. Otherwise unlikely states forget their oldest tokens, and
-    the result is an approximation. It is always a distribution that depends on visible tokens only.
+    equal ones are counted several times. Otherwise unlikely states forget all their tokens, and the
+    result is an approximation. It is always a distribution that depends on visible tokens only.
     The forward and backward passes are those of Rabiner 1989, "A tutorial on hidden Markov models",
     section III, whose states are here the last tokens.
 
@@ -63,7 +61,7 @@ def chain_posterior(
         tokens: Ids, K where unknown.
         start: First position of each row; those before it do not exist.
         stop: The position after its last one.
-        beam: Most states before a position, at least 1.
+        beam: Most states before a position, besides the empty one; at least 1.
 
     Returns:
         Probabilities in float32, on the CPU; 0 at visible tokens.
