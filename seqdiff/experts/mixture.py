@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class ExpertsConfig:
 
     Attributes:
         order: Longest context in tokens: 10 for DNA, 5 for characters and bytes and 3 for subwords
-            are good choices. It is lowered until the saved tables take at most 16 MB.
+            are good choices. The saved tables take at most 16 MB; see ``NGramExperts.count`` for
+            what they leave out.
     """
 
     order: int = 10
@@ -274,8 +276,9 @@ class NGramExperts(nn.Module):
         """Count the words of the training split.
 
         Of a split with more than 2^28 tokens, evenly spaced blocks of rows with about as many are
-        counted. The longest words are left out again while the saved tables take more than 16 MB,
-        see ``table_order``.
+        counted. Long words after rare contexts are left out, see ``NGramTable.count``. While the
+        saved tables take more than 16 MB, more of them are left out, and then the longest words;
+        see ``NGramTable.smaller`` and ``table_order``.
 
         Args:
             num_rows: Number of rows.
@@ -296,12 +299,15 @@ class NGramExperts(nn.Module):
             for first in range(part.start, part.stop, spacing):
                 yield read(range(first, min(first + _BLOCK_ROWS, part.stop)))
 
+        def part_of(rows: range, *, backwards: bool) -> Iterator[Rows]:
+            return blocks_of(blocks(rows), self.complement, backwards=backwards)
+
         def table(*, backwards: bool) -> NGramTable:
             cuts = [-(-num_rows * part // _PARTS) for part in range(_PARTS + 1)]
-            parts = (
-                blocks_of(blocks(range(*cut)), self.complement, backwards=backwards)
+            parts = [
+                functools.partial(part_of, range(*cut), backwards=backwards)
                 for cut in pairwise(cuts)
-            )
+            ]
             order = min(self.order, most_order(self.vocab_size))
             return NGramTable.count(parts, self.vocab_size, order)
 
@@ -311,8 +317,8 @@ class NGramExperts(nn.Module):
         self._state = self._encoded()
         while len(self._state) > _MOST_BYTES and forward.order > 0:
             both = forward is backward
-            forward = forward.without_longest()
-            backward = forward if both else backward.without_longest()
+            forward = forward.smaller()
+            backward = forward if both else backward.smaller()
             self._set(forward, backward)
             self._state = self._encoded()
 

@@ -6,7 +6,7 @@ import functools
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ from seqdiff.ops.ngram_chain import ChainArrays
 # A row of the table for every word as long as there are at most so many words of that length.
 _MOST_DENSE = 1 << 22
 _MOST_WORDS = 1 << 26
+# Contexts of one length after which words are counted, where not every word has a count.
+_MOST_CONTEXTS = 1 << 20
 _MERGED_TOKENS = 1 << 22
 _CHOICE_TOKENS = 1 << 18
 _CONCENTRATIONS = tuple(2.0**power for power in range(-2, 13))
@@ -88,6 +90,23 @@ class _Level:
         found[..., self.words] = counts.long()
         return found
 
+    def occurrences(self, words: np.ndarray) -> np.ndarray:
+        """Return how often words occur."""
+        counts = self.counts.numpy()
+        if self.words is None:
+            return counts[words]
+        if not len(counts):
+            return np.zeros(len(words), np.int64)
+        place = np.searchsorted(self.words.numpy(), words).clip(max=len(counts) - 1)
+        return np.where(self.words.numpy()[place] == words, counts[place], 0)
+
+    def at(self, kept: Bool[np.ndarray, " n"]) -> _Level:
+        """Keep some of the words that occur."""
+        assert self.words is not None
+        chosen = torch.from_numpy(kept)
+        parts = None if self.parts is None else self.parts[:, chosen]
+        return _Level(self.counts[chosen], self.words[chosen], parts)
+
     def followers(
         self, context: Int[Tensor, " m"], vocab_size: int, part: Int[Tensor, " m"] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,6 +160,7 @@ class NGramTable:
         levels: Sequence[_Level],
         discounts: Sequence[float],
         concentrations: Sequence[float],
+        least: int = 1,
     ) -> None:
         """Keep the counts; see ``count``, which makes a table."""
         self.vocab_size = vocab_size
@@ -148,17 +168,24 @@ class NGramTable:
         self.discounts = tuple(discounts)
         self.concentrations = tuple(concentrations)
         self._levels = list(levels)
+        self._least = least
 
     @classmethod
-    def count(cls, parts: Iterable[Iterable[Rows]], vocab_size: int, order: int) -> NGramTable:
+    def count(
+        cls, parts: Sequence[Callable[[], Iterator[Rows]]], vocab_size: int, order: int
+    ) -> NGramTable:
         """Count the words of rows, and choose the discounts and concentrations.
+
+        Where there are more than 2^22 possible words of a length, those after rare contexts are
+        left out: a context must occur at least c times, where c is the smallest power of 2 that is
+        not below the c of shorter contexts and leaves at most 2^20 contexts of this length.
 
         Those of an order are the pair of 0, 1/4, 1/2, 3/4, 9/10 and of 2^-2, 2^-1, ..., 2^12 with
         the highest likelihood of a sample of the tokens, each predicted from the other parts.
 
         Args:
-            parts: Parts of the data, in the order of their numbers, as blocks of rows and of where
-                they hold a known token. Words do not cross rows or unknown tokens.
+            parts: Parts of the data, in the order of their numbers. Each returns its blocks of rows
+                and of where they hold a known token. Words do not cross rows or unknown tokens.
             vocab_size: K.
             order: Longest context.
 
@@ -172,29 +199,23 @@ class NGramTable:
                 f"experts.order must be in 0..{most} for {vocab_size} symbols, got {order}; "
                 "choose a smaller order"
             )
-        counts: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(order + 1)]
-        samples: list[tuple[np.ndarray, ...]] = []
-        for number, blocks in enumerate(parts):
-            tally = [_Tally(vocab_size ** (k + 1)) for k in range(order + 1)]
-            for tokens, known in blocks:
-                digits, run, token = _contexts(tokens, known, vocab_size, order)
-                samples.append(_sample(digits, run, token, number))
-                for k in np.unique(run).tolist():
-                    longest = run == k
-                    powers = vocab_size ** np.arange(1, k + 1, dtype=np.int64)
-                    tally[k].add(token[longest] + digits[longest, :k] @ powers)
-            longer = None
-            for k in reversed(range(order + 1)):
-                longer = tally[k].total(longer)
-                counts[k].append(longer)
-        known_parts = sum(bool(found[1].sum()) for found in counts[0])
+        full = 1
+        while full <= order and vocab_size ** (full + 1) <= _MOST_DENSE:
+            full += 1
+        levels, samples = _count_all(parts, vocab_size, order, full)
+        assert levels[0].parts is not None
+        known_parts = int(levels[0].parts.any(dim=1).sum())
         if known_parts < 2:
             raise ValueError(
                 "experts must count at least two parts with a known token, got "
                 f"{known_parts}; train on more rows, or set experts to null"
             )
-        levels = [_together(found, vocab_size ** (k + 1)) for k, found in enumerate(counts)]
-        table = cls(vocab_size, levels, [0.0] * (order + 1), [1.0] * (order + 1))
+        least = 1
+        while len(levels) <= order:
+            while (levels[-1].counts.numpy() >= least).sum() > _MOST_CONTEXTS:
+                least *= 2
+            levels.append(_count_after(parts, vocab_size, levels, full, least))
+        table = cls(vocab_size, levels, [0.0] * (order + 1), [1.0] * (order + 1), least)
         table._choose(samples)
         table._levels = [_Level(level.counts, level.words) for level in levels]
         return table
@@ -273,10 +294,23 @@ class NGramTable:
         levels = [level.occurring() for level in self.to("cpu")._levels]
         return chain_arrays(levels, self.discounts, self.concentrations, self.vocab_size)
 
-    def without_longest(self) -> NGramTable:
-        """Return the table of the next lower order, which is the same as if it had been counted."""
-        numbers = self.discounts[:-1], self.concentrations[:-1]
-        return NGramTable(self.vocab_size, self._levels[:-1], *numbers)
+    def smaller(self) -> NGramTable:
+        """Return a table with fewer words.
+
+        It leaves out the contexts that occur less than twice as often as the rarest may occur, see
+        ``count``. If every word of every length has a count, or no longer context is left, it
+        leaves out the longest contexts. The discounts and concentrations stay the same.
+        """
+        if all(level.words is None or not len(level.words) for level in self._levels[1:]):
+            numbers = self.discounts[:-1], self.concentrations[:-1]
+            return NGramTable(self.vocab_size, self._levels[:-1], *numbers)
+        levels, least = [self._levels[0]], 2 * self._least
+        for shorter, level in itertools.pairwise(self._levels):
+            if level.words is not None:
+                contexts = level.words.numpy() // self.vocab_size
+                level = level.at(shorter.occurrences(contexts) >= least)
+            levels.append(level)
+        return NGramTable(self.vocab_size, levels, self.discounts, self.concentrations, least)
 
     @property
     def device(self) -> torch.device:
@@ -286,7 +320,8 @@ class NGramTable:
     def to(self, device: torch.device | str) -> NGramTable:
         """Copy to a device."""
         levels = [level.to(device) for level in self._levels]
-        return NGramTable(self.vocab_size, levels, self.discounts, self.concentrations)
+        numbers = self.discounts, self.concentrations
+        return NGramTable(self.vocab_size, levels, *numbers, self._least)
 
     def encode(self) -> bytes:
         """Write as an npz file, without the counts of parts."""
@@ -376,25 +411,10 @@ class _Tally:
             )
         self._waiting, self._size = [], 0
 
-    def total(self, longer: tuple[np.ndarray, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the words, in order, and their counts, which include those in longer words.
-
-        Args:
-            longer: The words with a token more, each counted as the word without its first token.
-        """
+    def total(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words, in order, and their counts; the counts of all words if they are few."""
         self._merge()
-        if longer is None:
-            return self._words, self._counts
-        words, counts = longer
-        if self._num_words > _MOST_DENSE:
-            shorter = np.concatenate((self._words, words % self._num_words))
-            return _sum_equal(shorter, np.concatenate((self._counts, counts)))
-        ends = words % self._num_words if len(words) else None
-        if ends is None:
-            more = counts.reshape(-1, self._num_words).sum(axis=0)
-        else:
-            more = np.bincount(ends, weights=counts, minlength=self._num_words).astype(np.int64)
-        return self._words, self._counts + more
+        return self._words, self._counts
 
 
 def _sum_equal(words: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -425,6 +445,70 @@ def _narrowest(most: int) -> type[np.integer]:
 
 def _tensor(counts: np.ndarray) -> Tensor:
     return torch.from_numpy(counts.astype(_narrowest(int(counts.max(initial=0)))))
+
+
+def _count_all(
+    parts: Sequence[Callable[[], Iterator[Rows]]], vocab_size: int, order: int, lengths: int
+) -> tuple[list[_Level], list[tuple[np.ndarray, ...]]]:
+    """Count all words of up to ``lengths`` tokens, and keep a sample of the tokens to choose on."""
+    found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(lengths)]
+    samples: list[tuple[np.ndarray, ...]] = []
+    for number, part in enumerate(parts):
+        tally = [_Tally(vocab_size ** (k + 1)) for k in range(lengths)]
+        for tokens, known in part():
+            digits, run, token = _contexts(tokens, known, vocab_size, order)
+            samples.append(_sample(digits, run, token, number))
+            for k in range(lengths):
+                tally[k].add(_words(tokens, known, vocab_size, k + 1))
+        for k in range(lengths):
+            found[k].append(tally[k].total())
+    return [_together(own, vocab_size ** (k + 1)) for k, own in enumerate(found)], samples
+
+
+def _count_after(
+    parts: Sequence[Callable[[], Iterator[Rows]]],
+    vocab_size: int,
+    levels: Sequence[_Level],
+    full: int,
+    least: int,
+) -> _Level:
+    """Count the words of the next length after contexts that occur at least ``least`` times.
+
+    Args:
+        parts: See ``NGramTable.count``.
+        vocab_size: K.
+        levels: Counts of shorter words.
+        full: The length up to which all words are counted.
+        least: See above.
+    """
+    length, shorter = len(levels) + 1, levels[-1]
+    frequent = shorter if shorter.words is None else shorter.at(shorter.counts.numpy() >= least)
+    found = []
+    for part in parts:
+        tally = _Tally(vocab_size**length)
+        for tokens, known in part():
+            words = _words(tokens, known, vocab_size, length)
+            for ends, level in ((full, levels[full - 1]), (length - 1, frequent)):
+                context = words // vocab_size % vocab_size**ends
+                words = words[level.occurrences(context) >= least]
+            tally.add(words)
+        found.append(tally.total())
+    return _together(found, vocab_size**length)
+
+
+def _words(
+    tokens: np.ndarray, known: np.ndarray, vocab_size: int, length: int
+) -> Int[np.ndarray, " n"]:
+    """Number the words of known tokens of one length in a block."""
+    last = tokens.shape[1] - length + 1
+    if last <= 0:
+        return np.empty(0, np.int64)
+    words, whole = np.zeros((len(tokens), last), np.int64), known[:, :last].copy()
+    for k in range(length):
+        words *= vocab_size
+        words += tokens[:, k : k + last]
+        whole &= known[:, k : k + last]
+    return words[whole]
 
 
 def _contexts(

@@ -24,13 +24,14 @@ COMPLEMENT = (2, 1, 0)
 
 
 @pytest.fixture(params=["dense", "sparse"], autouse=True)
-def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Keep all words, or only those that occur; numbers are chosen on four parts of the rows."""
     monkeypatch.setattr(mixture, "_PARTS", 4)
     if request.param == "sparse":
         monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
         monkeypatch.setattr(chain, "_MOST_DENSE", K)
         monkeypatch.setattr(ngrams, "_MERGED_TOKENS", 40)
+    return request.param
 
 
 def some_rows(number: int, seed: int = 0) -> np.ndarray:
@@ -172,6 +173,7 @@ def test_tables_survive_saving() -> None:
 def test_tables_that_are_too_large_lose_their_longest_words(
     complement: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ngrams, "_MOST_DENSE", 1 << 22)
     rows, pair = some_rows(400), COMPLEMENT if complement else None
     smaller = count(rows, ORDER - 1, complement=complement)
     monkeypatch.setattr(mixture, "_MOST_BYTES", len(smaller.get_extra_state()))
@@ -192,6 +194,57 @@ def test_tables_that_are_too_large_lose_their_longest_words(
     found = [model(outputs, tokens, None) for model in (experts, other, smaller)]
     assert torch.equal(found[0], found[1])
     assert torch.allclose(found[0], found[2])  # gates of 1 for every length
+
+
+def frequent(
+    found: Counter[tuple[int, ...]], most: int, least: int = 1
+) -> tuple[Counter[tuple[int, ...]], int]:
+    """Keep words after at most ``most`` contexts of a length, which occur ``least`` times."""
+    kept = Counter({word: number for word, number in found.items() if len(word) == 1})
+    for k in range(1, ORDER + 1):
+        contexts = {word: number for word, number in found.items() if len(word) == k}
+        while sum(number >= least for number in contexts.values()) > most:
+            least *= 2
+        for word, number in found.items():
+            if len(word) == k + 1 and contexts[word[:-1]] >= least:
+                kept[word] = number
+    return kept, least
+
+
+@pytest.mark.parametrize("complement", [False, True])
+def test_words_after_rare_contexts_are_left_out(
+    complement: bool, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain has the same probabilities as the table, and a smaller table is another count."""
+    monkeypatch.setattr(ngrams, "_MOST_CONTEXTS", 6)
+    rows = some_rows(40)
+    experts = count(rows, complement=complement)
+    found = words(rows, both_strands=complement)
+    for table, sign in zip(tables(experts), (1, -1), strict=True):
+        counts = found if complement else words(rows[:, ::sign])
+        kept, least = frequent(counts, 6)
+        assert (len(kept) < len(counts)) and (storage == "dense" or len(kept) > K)
+        wanted = kept if storage == "sparse" else counts
+        for context in contexts():
+            probs = expected(wanted, numbers(table), context)
+            np.testing.assert_allclose(ask(table, context), probs, rtol=1e-5)
+            ends = torch.zeros(1, dtype=torch.int64), torch.tensor([len(context) + 1])
+            row = torch.tensor([[*context, K]])
+            at_end = chain_posterior(table.chain, row, *ends, 9)[0, -1]
+            np.testing.assert_allclose(at_end.numpy(), probs, rtol=1e-5)
+        if storage == "dense":
+            continue
+        smaller = table.smaller()
+        assert smaller.order == ORDER
+        wanted, _ = frequent(counts, 6, 2 * least)
+        assert len(wanted) < len(kept)
+        for context in contexts():
+            probs = expected(wanted, numbers(table), context)
+            np.testing.assert_allclose(ask(smaller, context), probs, rtol=1e-5)
+        while smaller.order == ORDER:
+            smaller = smaller.smaller()
+        unigrams = expected(kept, numbers(table), ())
+        np.testing.assert_allclose(ask(smaller, (0, 1, 2)), unigrams, rtol=1e-5)
 
 
 @pytest.mark.parametrize("complement", [False, True])
@@ -792,7 +845,7 @@ def test_orders_have_a_limit() -> None:
     experts.count(len(rows), lambda part: (rows[part], rows[part] >= 0))
     assert experts.table_order == 3
     with pytest.raises(ValueError, match=r"experts\.order must be in 0\.\.3 for 50000 symbols"):
-        NGramTable.count([[(rows, rows >= 0)]] * 2, 50_000, 4)
+        NGramTable.count([lambda: iter([(rows, rows >= 0)])] * 2, 50_000, 4)
 
 
 def test_of_many_rows_evenly_spaced_blocks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
