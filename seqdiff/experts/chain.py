@@ -24,6 +24,9 @@ def chain_arrays(
         discounts: See ``NGramTable``.
         concentrations: See ``NGramTable``.
         K: Number of symbols.
+
+    Raises:
+        ValueError: If a word occurs, but the word without its first token does not.
     """
     order = depth = len(levels) - 1
     while depth > 0 and K ** (depth + 1) > _MOST_DENSE:
@@ -34,44 +37,52 @@ def chain_arrays(
         words, found = levels[k]
         counts = np.zeros((K**k, K))
         counts.reshape(-1)[words] = found
-        gain, keep = _smoothed(
-            np.repeat(np.arange(K**k), K), counts.reshape(-1), K**k, discounts[k], concentrations[k]
-        )
+        seen = counts.sum(axis=1) + concentrations[k]
+        gain = np.maximum(counts - discounts[k], 0) / seen[:, None]
+        keep = (concentrations[k] + discounts[k] * (counts > 0).sum(axis=1)) / seen
         shorter = np.tile(probs, (K if k else 1, 1))
-        probs = keep[:, None] * shorter + gain.reshape(-1, K)
+        probs = keep[:, None] * shorter + gain
         dense.append(probs.astype(np.float32))
 
     # States that are not dense: their tokens as numbers, their places, and the tokens after them.
     codes: dict[int, np.ndarray] = {}
+    begins: dict[int, np.ndarray] = {}
     base = {depth + 1: int(off[-1])}
     for k in range(depth + 1, order + 1):
-        codes[k] = np.unique(levels[k][0] // K)
+        contexts = levels[k][0] // K
+        begins[k] = np.flatnonzero(np.diff(contexts, prepend=-1))
+        codes[k] = contexts[begins[k]]
         base[k + 1] = base[k] + len(codes[k])
 
-    def longest(word: np.ndarray, most: int) -> np.ndarray:
-        """Find the longest of the last tokens of words, at most ``most``, that are a state."""
-        state = off[depth] + word % K**depth
-        for k in range(depth + 1, most + 1):
-            if not len(codes[k]):  # no row was as long
-                break
-            place = np.searchsorted(codes[k], word % K**k).clip(max=len(codes[k]) - 1)
-            state = np.where(codes[k][place] == word % K**k, base[k] + place, state)
-        return state
+    def longer(word: np.ndarray, k: int, shorter: np.ndarray) -> np.ndarray:
+        """Find the states of words of k tokens, which are ``shorter`` if they have not occurred."""
+        if k > order or not len(codes[k]):
+            return shorter
+        place = np.searchsorted(codes[k], word).clip(max=len(codes[k]) - 1)
+        return np.where(codes[k][place] == word, base[k] + place, shorter)
 
+    following = np.empty((0, K), np.int64)
+    if depth < order:
+        every = np.arange(K ** (depth + 1))
+        following = longer(every, depth + 1, off[depth] + every % K**depth).reshape(-1, K)
     parents, keeps, firsts, tokens, gains, leads = ([] for _ in range(6))
     for k in range(depth + 1, order + 1):
         words, found = levels[k]
-        state = np.searchsorted(codes[k], words // K)
-        gain, keep = _smoothed(state, found, len(codes[k]), discounts[k], concentrations[k])
-        parents.append(longest(codes[k], k - 1))
-        keeps.append(keep)
-        firsts.append(sum(map(len, tokens)) + np.searchsorted(state, np.arange(len(codes[k]))))
+        lengths = np.diff(begins[k], append=len(words))
+        seen = np.add.reduceat(found, begins[k]) + concentrations[k] if len(words) else found
+        gains.append(np.maximum(found - discounts[k], 0) / np.repeat(seen, lengths))
+        keeps.append((concentrations[k] + discounts[k] * lengths) / seen)
+        firsts.append(sum(map(len, tokens)) + begins[k])
         tokens.append(words % K)
-        gains.append(gain)
-        leads.append(longest(words, min(k + 1, order)))
-    following = np.empty((0, K), np.int64)
-    if depth < order:
-        following = longest(np.arange(K ** (depth + 1)), depth + 1).reshape(-1, K)
+        without = codes[k] % K ** (k - 1)
+        ends = words % K**k
+        if k == depth + 1:
+            parents.append(off[depth] + without)
+            after = following.reshape(-1)[ends]
+        else:  # without their first token they have occurred too
+            parents.append(base[k - 1] + _places(codes[k - 1], without))
+            after = leads[-1][_places(levels[k - 1][0], ends)]
+        leads.append(longer(words, k + 1, after))
     firsts.append(np.array([sum(map(len, tokens))]))
     return ChainArrays(
         np.concatenate(dense),
@@ -88,14 +99,12 @@ def chain_arrays(
     )
 
 
-def _smoothed(
-    state: np.ndarray, counts: np.ndarray, number: int, discount: float, concentration: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each word adds to a probability, and what the probability before it keeps."""
-    seen = np.bincount(state, weights=counts, minlength=number) + concentration
-    distinct = np.bincount(state, weights=counts > 0, minlength=number)
-    gain = np.maximum(counts - discount, 0) / seen[state]
-    return gain, (concentration + discount * distinct) / seen
+def _places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Find where numbers are in a sorted list that has all of them."""
+    found = np.searchsorted(numbers, wanted)
+    if (len(wanted) and found.max() == len(numbers)) or (numbers[found] != wanted).any():
+        raise ValueError("a damaged table of n-grams (it lacks the end of a word); count it again")
+    return found
 
 
 def _together(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

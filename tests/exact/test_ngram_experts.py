@@ -261,6 +261,20 @@ def test_a_state_without_tables_removes_those_that_are_there() -> None:
     assert not len(experts.get_extra_state())
 
 
+def test_a_chain_needs_the_end_of_every_word() -> None:
+    """Without an entry, the kernel would read outside of its arrays."""
+    levels = [(np.array([0, 1]), np.array([3, 3]))]
+    levels += [(np.arange(2**k), np.full(2**k, 2)) for k in (2, 3)]
+    numbers = [0.5] * 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chain, "_MOST_DENSE", 1)
+        chain.chain_arrays(levels, numbers, numbers, 2)
+        for missing in (slice(1, None), slice(None, -1), [0, 1, 3]):  # the ends 00, 11 and 10
+            broken = [levels[0], tuple(part[missing] for part in levels[1]), levels[2]]
+            with pytest.raises(ValueError, match=r"lacks the end of a word"):
+                chain.chain_arrays(broken, numbers, numbers, 2)
+
+
 def test_damaged_tables_are_found_or_the_same() -> None:
     """A zip file has bytes without effect, such as dates."""
     experts, refused = count(some_rows(40)), 0
