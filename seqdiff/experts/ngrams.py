@@ -222,11 +222,11 @@ class NGramTable:
 
     def _choose(self, samples: Sequence[tuple[np.ndarray, ...]]) -> None:
         """Choose the numbers of each order in turn, given those of the lower orders."""
+        step = -(-sum(len(run) for _, run, _, _ in samples) // _CHOICE_TOKENS)
         digits, run, token, part = (
-            torch.from_numpy(np.concatenate(found)) for found in zip(*samples, strict=True)
+            torch.from_numpy(np.concatenate(found)[::step].astype(np.int64))
+            for found in zip(*samples, strict=True)
         )
-        step = -(-len(token) // _CHOICE_TOKENS)
-        digits, run, token, part = (found[::step] for found in (digits, run, token, part))
         probs = torch.full((len(token),), 1 / self.vocab_size, dtype=torch.float64)
         chosen = []
         pairs = list(itertools.product(_DISCOUNTS, _CONCENTRATIONS))
@@ -538,11 +538,12 @@ def _contexts(
 
 def _sample(
     digits: np.ndarray, run: np.ndarray, token: np.ndarray, part: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, ...]:
     """Keep an evenly spaced thirty-second of the tokens of a block, to choose on."""
     step = 32 if len(token) > _CHOICE_TOKENS // 16 else 1
     found = np.arange(0, len(token), step)
-    return digits[found], run[found], token[found], np.full(len(found), part)
+    columns = digits[found], run[found], token[found], np.full(len(found), part)
+    return tuple(_narrow(column) for column in columns)
 
 
 def _number(digits: Int[Tensor, "m k"], vocab_size: int) -> Int[Tensor, " m"]:
@@ -552,10 +553,10 @@ def _number(digits: Int[Tensor, "m k"], vocab_size: int) -> Int[Tensor, " m"]:
     return (digits * scale).sum(dim=1)
 
 
-def _narrow(counts: np.ndarray) -> np.ndarray:
-    """Convert to the narrowest unsigned integers that hold the counts."""
-    most = int(counts.max(initial=0))
-    return counts.astype(np.min_scalar_type(most))
+def _narrow(numbers: np.ndarray) -> np.ndarray:
+    """Convert to the narrowest unsigned integers that hold the numbers."""
+    most = int(numbers.max(initial=0))
+    return numbers.astype(np.min_scalar_type(most))
 
 
 def blocks_of(
