@@ -40,9 +40,9 @@ class ExpertsConfig:
     """N-gram tables of the training split, which are mixed with the network after its training.
 
     Attributes:
-        order: Longest context in tokens. Good choices are 10 for DNA, 20 for block diffusion and
-            autoregression on DNA, 5 for characters and bytes, and 3 for subwords. The saved tables
-            take at most 16 MB; see ``NGramExperts.count`` for what they leave out.
+        order: Longest context in tokens. Good choices are 10 for DNA, 20 for tens of millions of
+            bases, 5 for characters and bytes, and 3 for subwords. The saved tables take at most
+            16 MB; see ``NGramExperts.count`` for what they leave out.
     """
 
     order: int = 10
