@@ -21,7 +21,7 @@ from seqdiff.ops.ngram_chain import ChainArrays
 # A row of the table for every word as long as there are at most so many words of that length.
 _MOST_DENSE = 1 << 22
 _MOST_WORDS = 1 << 26
-# Contexts of one length after which words are counted, where not every word has a count.
+# Most contexts of one length, if not all words after them are counted.
 _MOST_CONTEXTS = 1 << 20
 _MERGED_TOKENS = 1 << 22
 _CHOICE_TOKENS = 1 << 18
@@ -100,8 +100,8 @@ class _Level:
         place = np.searchsorted(self.words.numpy(), words).clip(max=len(counts) - 1)
         return np.where(self.words.numpy()[place] == words, counts[place], 0)
 
-    def at(self, kept: Bool[np.ndarray, " n"]) -> _Level:
-        """Keep some of the words that occur."""
+    def keep(self, kept: Bool[np.ndarray, " n"]) -> _Level:
+        """Keep some of the words, if not every word has a count."""
         assert self.words is not None
         chosen = torch.from_numpy(kept)
         parts = None if self.parts is None else self.parts[:, chosen]
@@ -297,9 +297,9 @@ class NGramTable:
     def smaller(self) -> NGramTable:
         """Return a table with fewer words.
 
-        It leaves out the contexts that occur less than twice as often as the rarest may occur, see
-        ``count``. If every word of every length has a count, or no longer context is left, it
-        leaves out the longest contexts. The discounts and concentrations stay the same.
+        It doubles c, the number of times that a context must occur, see ``count``. If all words to
+        which this applies are gone, the table loses its longest contexts. The discounts and
+        concentrations of the others stay the same.
         """
         if all(level.words is None or not len(level.words) for level in self._levels[1:]):
             numbers = self.discounts[:-1], self.concentrations[:-1]
@@ -308,7 +308,7 @@ class NGramTable:
         for shorter, level in itertools.pairwise(self._levels):
             if level.words is not None:
                 contexts = level.words.numpy() // self.vocab_size
-                level = level.at(shorter.occurrences(contexts) >= least)
+                level = level.keep(shorter.occurrences(contexts) >= least)
             levels.append(level)
         return NGramTable(self.vocab_size, levels, self.discounts, self.concentrations, least)
 
@@ -482,13 +482,14 @@ def _count_after(
         least: See above.
     """
     length, shorter = len(levels) + 1, levels[-1]
-    frequent = shorter if shorter.words is None else shorter.at(shorter.counts.numpy() >= least)
+    frequent = shorter if shorter.words is None else shorter.keep(shorter.counts.numpy() >= least)
     found = []
     for part in parts:
         tally = _Tally(vocab_size**length)
         for tokens, known in part():
             words = _words(tokens, known, vocab_size, length)
-            for ends, level in ((full, levels[full - 1]), (length - 1, frequent)):
+            # The last tokens of a frequent context are frequent, and fast to look up.
+            for ends, level in {full: levels[full - 1], length - 1: frequent}.items():
                 context = words // vocab_size % vocab_size**ends
                 words = words[level.occurrences(context) >= least]
             tally.add(words)

@@ -24,9 +24,10 @@ from seqdiff.ops.cpu_simd.vectors import next_task
 
 # Lower bounds of a probability, and of what the forward and the backward pass say of a state, whose
 # product is not 0 in float64, even if visible tokens contradict what the chain has seen.
-# Unknown tokens with a probability below this, over the beam, lead to the empty state.
-_LIGHT = 1 / 16
 _LEAST_CHANCE, _LEAST_STATE = np.float32(1e-30), 1e-130
+# If there are many states, a state and an unknown token whose probability times ``beam`` is less
+# than this lead to the empty state.
+_LIGHT = 1 / 16
 
 
 @inlined
