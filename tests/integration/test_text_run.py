@@ -46,10 +46,13 @@ def corpus(tmp_path: Path) -> Path:
 
 def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     run, numbers = tmp_path / "run", tmp_path / "e.json"
+    # What follows "b" depends on two letters, so that experts of order 1 and the network both lack
+    # something.
+    corpus.write_text(corpus.read_text().replace("d", "cba"))
     assert (
         main(
             train(
-                corpus, run, "--trainer.max_steps=150", "--backbone.n_layer=2", "--experts.order=5"
+                corpus, run, "--trainer.max_steps=150", "--backbone.n_layer=2", "--experts.order=1"
             )
         )
         == 0
@@ -66,10 +69,8 @@ def test_text_to_text(corpus: Path, tmp_path: Path, capsys) -> None:
     assert model["perplexity_error"] == pytest.approx(model["perplexity"] * nats_error)
     assert f"{model['perplexity']:.4f} │ {model['perplexity_error']:.4f} │" in printed
     assert all(row["perplexity_error"] > 0 for row in rows.values())
-    network, experts = rows.pop("network alone"), rows.pop("experts alone")
-    assert model["bits_per_token"] < network["bits_per_token"] - 0.1
-    # The lines are a Markov chain, so that a network can add nothing to the experts.
-    assert model["bits_per_token"] < experts["bits_per_token"] + 0.005
+    parts = rows.pop("network alone"), rows.pop("experts alone")
+    assert all(model["bits_per_token"] < part["bits_per_token"] for part in parts)
     assert list(rows)[:5] == [f"n-gram order {k}" for k in range(5)]
     assert list(rows)[5].startswith("interpolated n-gram, order ") and len(rows) == 6
     best = content["difference"]["baseline"]
