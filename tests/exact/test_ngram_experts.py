@@ -526,8 +526,8 @@ def test_long_rows_are_cut_into_pieces_that_overlap(
 
 
 def test_few_states_lose_little_of_what_many_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 8, 16 and 32 of 256 states. If all states are forgotten where there are too many, and not
-    the least likely ones only, the losses are .56, .40 and .40 nats.
+    """With 8, 16 and 32 of 256 states. If all states are forgotten where there are too many, and
+    not the least likely ones only, the losses are .56, .40 and .40 nats.
     """
     monkeypatch.setattr(chain, "_MOST_DENSE", 4**5)
     rng = np.random.default_rng(0)
