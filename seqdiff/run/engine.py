@@ -14,7 +14,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -151,12 +151,16 @@ class Engine:
         self._finished, self._next = finished, 0
         self._computed, self._seconds = 0, 0.0
         self._unsaved: dict[int, Arrays] = {}
+        self._begun: list[Generator[Arrays]] = []
         self._due = time.monotonic() + _SECONDS_BETWEEN_SAVES
 
     def map(
         self, title: str, work: Work, run: Trained, shards: Iterable[Shard], total: int
     ) -> Iterator[Arrays]:
-        """Yield the result of each shard, in order, under a progress bar with the rate.
+        """Compute the result of each shard, in order, under a progress bar with the rate.
+
+        The end of the context ends the iterator too, and so removes the bar and stops the workers,
+        if an error or a signal came while the caller was using a result.
 
         Args:
             title: Title of the bar.
@@ -166,6 +170,14 @@ class Engine:
             shards: The shards, which do not depend on the engine.
             total: Number of rows of all shards.
         """
+        results = self._compute(title, work, run, shards, total)
+        self._begun.append(results)
+        return results
+
+    def _compute(
+        self, title: str, work: Work, run: Trained, shards: Iterable[Shard], total: int
+    ) -> Generator[Arrays]:
+        """Yield what ``map`` returns."""
         with progress() as bar:
             task, done, found, began = bar.add_task(title, total=total), 0, 0, time.monotonic()
 
@@ -211,6 +223,11 @@ class Engine:
         self._unsaved = {}
         self._due = time.monotonic() + _SECONDS_BETWEEN_SAVES
 
+    def _end(self) -> None:
+        """End the iterators of ``map``."""
+        for results in self._begun:
+            results.close()
+
     def device_type(self, run: Trained) -> str:
         """Return the type of the device that computes."""
         return next(run.denoiser.parameters()).device.type
@@ -225,6 +242,7 @@ class Engine:
         Raises:
             KeyboardInterrupt: With a hint, after an interruption.
         """
+        self._end()
         if self._finished is None:
             return
         if error[0] is KeyboardInterrupt:
@@ -426,9 +444,9 @@ class RayEngine(Engine):
         """Return the type of the device of the workers."""
         return self.device
 
-    def map(
+    def _compute(
         self, title: str, work: Work, run: Trained, shards: Iterable[Shard], total: int
-    ) -> Iterator[Arrays]:
+    ) -> Generator[Arrays]:
         """Yield the result of each shard, in order; see ``Engine.map``.
 
         Raises:
@@ -514,6 +532,7 @@ class RayEngine(Engine):
         Raises:
             KeyboardInterrupt: With a hint, after an interruption.
         """
+        self._end()  # without workers of this session, Ray would start another to stop them
         if self._owns_ray:
             require_extra("ray", self.finished.command, "ray").shutdown()
             if threading.current_thread() is threading.main_thread():
@@ -559,7 +578,7 @@ class _Worker:
 
 
 class _Crew:
-    """The workers of one call of ``RayEngine.map``, started with the first unfinished shard."""
+    """The workers of one call of ``map``, started with the first unfinished shard."""
 
     def __init__(self, engine: RayEngine, work: Work, run: Trained, status: _Status) -> None:
         self._engine, self._given, self._status = engine, (work, run), status

@@ -56,10 +56,14 @@ def ray_engine(folder: Path) -> RayEngine:
     return RayEngine(FinishedShards("score", folder, lambda: {"seed": "0"}), "cpu", 1, None, 2)
 
 
-def compute(engine: Engine, folder: Path, count: int = 7) -> list[int]:
+def begin(engine: Engine, folder: Path, count: int = 7) -> Iterator[dict[str, np.ndarray]]:
     run: Any = SimpleNamespace(denoiser=torch.nn.Identity(), name="toy")
     shards = (Shard(1, (folder, number)) for number in range(count))
-    found = list(engine.map("squaring", squares, run, shards, count))
+    return engine.map("squaring", squares, run, shards, count)
+
+
+def compute(engine: Engine, folder: Path, count: int = 7) -> list[int]:
+    found = list(begin(engine, folder, count))
     assert all(str(part["model"]) == "toy" for part in found)
     return [int(part["square"]) for part in found]
 
@@ -100,9 +104,7 @@ def test_one_process_continues_where_it_was_interrupted(
     """Whether results were written after every shard, or only at the interruption."""
     monkeypatch.setattr(engines, "_SECONDS_BETWEEN_SAVES", seconds)
     with pytest.raises(kind), local_engine(tmp_path / "shards") as engine:
-        run: Any = SimpleNamespace(denoiser=torch.nn.Identity(), name="toy")
-        shards = (Shard(1, (tmp_path, number)) for number in range(7))
-        for part in engine.map("squaring", squares, run, shards, 7):
+        for part in begin(engine, tmp_path):
             if part["square"] == 9:
                 raise kind
     finished = 0 if kind is OSError and seconds else 4
@@ -111,6 +113,16 @@ def test_one_process_continues_where_it_was_interrupted(
         assert compute(engine, tmp_path) == [n**2 for n in range(7)]
     assert times(tmp_path) == [1] * finished + [2] * (4 - finished) + [1] * 3
     assert not (tmp_path / "shards").exists()
+
+
+def test_the_end_of_the_context_ends_the_iterator(tmp_path: Path) -> None:
+    """So the bar does not wait for the garbage collector."""
+    with pytest.raises(OSError, match="full"), local_engine(tmp_path / "shards") as engine:
+        results = begin(engine, tmp_path)
+        assert int(next(results)["square"]) == 0
+        raise OSError("full")
+    assert list(results) == []
+    assert times(tmp_path) == [1] + [0] * 6
 
 
 def test_a_short_command_writes_no_shards(tmp_path: Path, monkeypatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from genomics.io.fasta import write_fasta
 from seqdiff.cli.app import main
+from tests.integration.test_engine import begin, ray_engine
 from tests.integration.test_variants import HEAD, train
 
 ROOT = Path(__file__).parents[2]
@@ -170,3 +171,18 @@ def test_a_killed_command_continues(world: Path, tmp_path: Path, number: signal.
     assert {name: seen[name] for name in kept} == kept, "finished shards are not computed again"
     assert len(seen) > len(kept)
     check_result(world, out, pids)
+
+
+@pytest.mark.slow
+def test_workers_are_stopped_before_ray_is(tmp_path: Path) -> None:
+    """Else Ray would start again to stop them, if a signal came while a result was used."""
+    ray = pytest.importorskip("ray")
+    with (
+        pytest.raises(KeyboardInterrupt, match=r"^to continue, repeat the command$"),
+        ray_engine(tmp_path / "out.shards") as engine,
+    ):
+        results = begin(engine, tmp_path)
+        assert int(next(results)["square"]) == 0
+        raise KeyboardInterrupt
+    assert list(results) == []
+    assert not ray.is_initialized()
