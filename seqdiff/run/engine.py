@@ -15,11 +15,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from weakref import WeakSet
 
 from seqdiff.cells import describe_error, say
 from seqdiff.checks import check_count
@@ -151,7 +153,7 @@ class Engine:
         self._finished, self._next = finished, 0
         self._computed, self._seconds = 0, 0.0
         self._unsaved: dict[int, Arrays] = {}
-        self._begun: list[Generator[Arrays]] = []
+        self._begun: WeakSet[Generator[Arrays]] = WeakSet()  # they refer to the engine
         self._due = time.monotonic() + _SECONDS_BETWEEN_SAVES
 
     def map(
@@ -171,7 +173,7 @@ class Engine:
             total: Number of rows of all shards.
         """
         results = self._compute(title, work, run, shards, total)
-        self._begun.append(results)
+        self._begun.add(results)
         return results
 
     def _compute(
@@ -225,8 +227,9 @@ class Engine:
 
     def _end(self) -> None:
         """End the iterators of ``map``."""
-        for results in self._begun:
-            results.close()
+        with ExitStack() as stack:
+            for results in self._begun:
+                stack.callback(results.close)
 
     def device_type(self, run: Trained) -> str:
         """Return the type of the device that computes."""
@@ -242,15 +245,14 @@ class Engine:
         Raises:
             KeyboardInterrupt: With a hint, after an interruption.
         """
-        self._end()
-        if self._finished is None:
-            return
-        if error[0] is KeyboardInterrupt:
-            self._save()
-            if self._finished.has_any():
-                raise KeyboardInterrupt("to continue, repeat the command") from None
-            return
-        if not isinstance(error[1], OSError):
+        try:
+            self._end()
+        finally:
+            if error[0] is KeyboardInterrupt and self._finished is not None:
+                self._save()
+                if self._finished.has_any():
+                    raise KeyboardInterrupt("to continue, repeat the command") from None
+        if self._finished is not None and not isinstance(error[1], OSError | KeyboardInterrupt):
             self._finished.remove()
 
 
@@ -532,15 +534,26 @@ class RayEngine(Engine):
         Raises:
             KeyboardInterrupt: With a hint, after an interruption.
         """
-        self._end()  # without workers of this session, Ray would start another to stop them
-        if self._owns_ray:
-            require_extra("ray", self.finished.command, "ray").shutdown()
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, self._on_term)
-        if error[0] is KeyboardInterrupt:
-            raise KeyboardInterrupt("to continue, repeat the command") from None
+        try:
+            self._end()  # without workers of this session, Ray would start another to stop them
+        finally:
+            try:
+                self._disconnect()
+            finally:
+                if error[0] is KeyboardInterrupt:
+                    raise KeyboardInterrupt("to continue, repeat the command") from None
         if error[0] is None:
             self.finished.remove()
+
+    def _disconnect(self) -> None:
+        """Shut down Ray if this engine started it, and restore the handler of SIGTERM."""
+        if not self._owns_ray:
+            return
+        try:
+            require_extra("ray", self.finished.command, "ray").shutdown()
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self._on_term)
 
 
 def _knock(address: str) -> None:

@@ -1,6 +1,8 @@
 """Commands continue after an interruption, and write the same bytes on workers of Ray."""
 
+import gc
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -123,6 +125,53 @@ def test_the_end_of_the_context_ends_the_iterator(tmp_path: Path) -> None:
         raise OSError("full")
     assert list(results) == []
     assert times(tmp_path) == [1] + [0] * 6
+
+
+def test_an_iterator_that_is_dropped_ends_at_once(tmp_path: Path) -> None:
+    """So its bar and its model do not wait for the garbage collector."""
+    ended = []
+
+    def shards() -> Iterator[Shard]:
+        try:
+            for number in range(7):
+                yield Shard(1, (tmp_path, number))
+        finally:
+            ended.append(True)
+
+    run: Any = SimpleNamespace(denoiser=torch.nn.Identity(), name="toy")
+    gc.disable()
+    try:
+        results = Engine().map("squaring", squares, run, shards(), 7)
+        assert int(next(results)["square"]) == 0
+        del results
+        assert ended
+    finally:
+        gc.enable()
+
+
+def test_an_error_at_the_end_of_the_iterator_skips_nothing(tmp_path: Path, monkeypatch) -> None:
+    """Results are saved, Ray is shut down, its handler of SIGTERM replaced, and the hint given."""
+    called = []
+
+    def fail(*arguments: object) -> None:
+        called.append(arguments)
+        raise ValueError("no end")
+
+    monkeypatch.setattr(Engine, "_end", fail)
+    with pytest.raises(KeyboardInterrupt, match=r"^to continue, repeat the command$"):
+        with local_engine(tmp_path / "local") as engine:
+            assert int(next(begin(engine, tmp_path))["square"]) == 0
+            raise KeyboardInterrupt
+    assert FinishedShards("score", tmp_path / "local", lambda: {"seed": "0"}).has(0)
+    monkeypatch.setattr(engines, "require_extra", lambda *names: SimpleNamespace(shutdown=fail))
+    before, remote = signal.getsignal(signal.SIGTERM), ray_engine(tmp_path / "ray")
+    remote._owns_ray, remote._on_term = True, signal.SIG_IGN
+    with pytest.raises(KeyboardInterrupt, match=r"^to continue, repeat the command$"):
+        with remote:
+            raise KeyboardInterrupt
+    found = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
+    assert len(called) == 3 and found == signal.SIG_IGN
 
 
 def test_a_short_command_writes_no_shards(tmp_path: Path, monkeypatch) -> None:
