@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from seqdiff.experts.ngrams import MOST_ORDER, NGramTable, Rows, blocks_of, most_order
+from seqdiff.experts.ngrams import MOST_ORDER, NGramTable, Rows, blocks_of, most_order, smaller
 from seqdiff.ops.ngram_chain import chain_posterior
 
 Context = Literal["row", "block", "prefix"]
@@ -278,7 +278,7 @@ class NGramExperts(nn.Module):
         Of a split with more than 2^28 tokens, evenly spaced blocks of rows with about as many are
         counted. Long words after rare contexts are left out, see ``NGramTable.count``. While the
         saved tables take more than 16 MB, more of them are left out, and then the longest words;
-        see ``NGramTable.smaller`` and ``table_order``.
+        see ``smaller`` and ``table_order``.
 
         Args:
             num_rows: Number of rows.
@@ -311,15 +311,14 @@ class NGramExperts(nn.Module):
             order = min(self.order, most_order(self.vocab_size))
             return NGramTable.count(parts, self.vocab_size, order)
 
-        forward = table(backwards=False)
-        backward = forward if self.complement is not None else table(backwards=True)
-        self._set(forward, backward)
+        tables = [table(backwards=False)]
+        if self.complement is None:
+            tables.append(table(backwards=True))
+        self._set(tables[0], tables[-1])
         self._state = self._encoded()
-        while len(self._state) > _MOST_BYTES and forward.order > 0:
-            both = forward is backward
-            forward = forward.smaller()
-            backward = forward if both else backward.smaller()
-            self._set(forward, backward)
+        while len(self._state) > _MOST_BYTES and tables[0].order > 0:
+            tables = smaller(tables)
+            self._set(tables[0], tables[-1])
             self._state = self._encoded()
 
     @property

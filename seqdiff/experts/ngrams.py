@@ -294,16 +294,22 @@ class NGramTable:
         levels = [level.occurring() for level in self.to("cpu")._levels]
         return chain_arrays(levels, self.discounts, self.concentrations, self.vocab_size)
 
-    def smaller(self) -> NGramTable:
-        """Return a table with fewer words.
+    @property
+    def has_long_words(self) -> bool:
+        """Whether there are words that ``after_frequent`` may leave out."""
+        return any(level.words is not None and len(level.words) for level in self._levels[1:])
 
-        It doubles c, the number of times that a context must occur, see ``count``. If all words to
-        which this applies are gone, the table loses its longest contexts. The discounts and
-        concentrations of the others stay the same.
+    def shorter(self) -> NGramTable:
+        """Return a table without the longest contexts."""
+        numbers = self.discounts[:-1], self.concentrations[:-1]
+        return NGramTable(self.vocab_size, self._levels[:-1], *numbers)
+
+    def after_frequent(self) -> NGramTable:
+        """Return a table of the words after contexts that occur at least 2c times.
+
+        Here c is that of the longest contexts, see ``count``. This applies to all lengths of which
+        not all words are counted.
         """
-        if all(level.words is None or not len(level.words) for level in self._levels[1:]):
-            numbers = self.discounts[:-1], self.concentrations[:-1]
-            return NGramTable(self.vocab_size, self._levels[:-1], *numbers)
         levels, least = [self._levels[0]], 2 * self._least
         for shorter, level in itertools.pairwise(self._levels):
             if level.words is not None:
@@ -363,6 +369,18 @@ class NGramTable:
         except Exception as error:
             raise ValueError(f"a damaged table of n-grams ({error})") from error
         return cls(vocab_size, levels, d.tolist(), m.tolist())
+
+
+def smaller(tables: Sequence[NGramTable]) -> list[NGramTable]:
+    """Return tables of one order with fewer words.
+
+    Long words after rare contexts are left out, see ``NGramTable.after_frequent``. If no table has
+    long words any more, all lose their longest contexts. The discounts and concentrations of the
+    others stay the same.
+    """
+    if any(table.has_long_words for table in tables):
+        return [table.after_frequent() for table in tables]
+    return [table.shorter() for table in tables]
 
 
 def _read_level(num_words: int, counts: np.ndarray, steps: np.ndarray | None) -> _Level:

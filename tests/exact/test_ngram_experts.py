@@ -234,7 +234,7 @@ def test_words_after_rare_contexts_are_left_out(
             np.testing.assert_allclose(at_end.numpy(), probs, rtol=1e-5)
         if storage == "dense":
             continue
-        smaller = table.smaller()
+        (smaller,) = ngrams.smaller([table])
         assert smaller.order == ORDER
         wanted, _ = frequent(counts, 6, 2 * least)
         assert len(wanted) < len(kept)
@@ -242,9 +242,27 @@ def test_words_after_rare_contexts_are_left_out(
             probs = expected(wanted, numbers(table), context)
             np.testing.assert_allclose(ask(smaller, context), probs, rtol=1e-5)
         while smaller.order == ORDER:
-            smaller = smaller.smaller()
+            (smaller,) = ngrams.smaller([smaller])
         unigrams = expected(kept, numbers(table), ())
         np.testing.assert_allclose(ask(smaller, (0, 1, 2)), unigrams, rtol=1e-5)
+
+
+def test_both_tables_lose_the_same_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backwards, all long words follow one context, which stays frequent for longer."""
+    monkeypatch.setattr(ngrams, "_MOST_DENSE", 16)
+    rows = np.array([[x % 3 + 1, 0, 0] for x in range(60)])
+    whole = NGramExperts(4, ExpertsConfig(2))
+    whole.count(len(rows), lambda part: (rows[part], rows[part] < 4))
+    orders = set()
+    for most in range(len(whole.get_extra_state()), 0, -10):
+        monkeypatch.setattr(mixture, "_MOST_BYTES", most)
+        experts = NGramExperts(4, ExpertsConfig(2))
+        experts.count(len(rows), lambda part: (rows[part], rows[part] < 4))
+        forward, backward = tables(experts)
+        assert forward.order == backward.order
+        orders.add(forward.order)
+        NGramExperts(4, ExpertsConfig(2)).load_state_dict(experts.state_dict())
+    assert orders == {0, 1, 2}
 
 
 @pytest.mark.parametrize("complement", [False, True])
