@@ -39,7 +39,7 @@ from seqdiff.data import (
     token_names,
 )
 from seqdiff.denoiser import Denoiser
-from seqdiff.experts import FOLDS
+from seqdiff.experts import FOLDS, most_order
 from seqdiff.files import LOCK_NAME, check_folder, owning, remove_abandoned, write_bytes
 from seqdiff.run.config import ParsedRun, RunConfig, dump, instantiate, parse_run
 from seqdiff.run.config_files import make_absolute
@@ -337,9 +337,11 @@ def _fit_experts(denoiser: Denoiser, config: RunConfig) -> None:
     fitted = fit_experts(denoiser, config.data, seed=config.seed)
     denoiser.cpu()
     if experts.table_order < experts.order:
+        why = "the tables of a higher order are too large"
+        if experts.table_order == most_order(experts.vocab_size):
+            why = f"longer words of {experts.vocab_size} symbols do not fit into 63 bits"
         print(
-            f"seqdiff: experts.order is {experts.table_order} instead of {experts.order}: the "
-            "tables of a higher order are too large",
+            f"seqdiff: experts.order is {experts.table_order} instead of {experts.order}: {why}",
             file=sys.stderr,
         )
     rows = len(config.data.dataset("valid"))

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from seqdiff.cli.app import main
-from seqdiff.experts import mixture
+from seqdiff.experts import mixture, ngrams
 from seqdiff.run import load
 from seqdiff.run.presets import PRESETS
 from seqdiff.schedules import Polynomial
@@ -143,6 +143,16 @@ def test_tables_that_take_too_much_are_shorter(
     experts = load(tmp_path / "again").denoiser.experts
     assert experts is not None
     assert (experts.order, experts.table_order) == (3, 1)
+
+
+def test_orders_whose_words_are_too_long_are_shorter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ngrams, "MOST_ORDER", 1)
+    path = configure(tmp_path, "Transformer")
+    assert main(["train", str(path), "--trainer.max_steps=1", "--experts.order=3"]) == 0
+    said = "experts.order is 1 instead of 3: longer words of 6 symbols do not fit into 63 bits"
+    assert f"seqdiff: {said}" in capsys.readouterr().err.splitlines()
 
 
 def test_flags_change_what_a_preset_says(tmp_path: Path) -> None:
