@@ -25,6 +25,7 @@ _MOST_WORDS = 1 << 26
 _MOST_CONTEXTS = 1 << 20
 _MERGED_TOKENS = 1 << 22
 _CHOICE_TOKENS = 1 << 18
+_FOLLOWERS = 1 << 22  # of contexts, at a time
 _CONCENTRATIONS = tuple(2.0**power for power in range(-2, 13))
 _DISCOUNTS = (0.0, 0.25, 0.5, 0.75, 0.9)
 
@@ -238,14 +239,16 @@ class NGramTable:
                 followed = counts[part, token]
             else:
                 context = _number(digits[found, :k], self.vocab_size)
-                row, follower, count = self._levels[k].followers(
-                    context, self.vocab_size, part[found]
-                )
-                zeros = torch.zeros(len(found), dtype=torch.float64)
-                seen = zeros.index_add(0, row, count.double())
-                same = follower == token[found][row]
-                followed = zeros.index_add(0, row[same], count[same].double())
-                distinct = zeros.index_add(0, row, (count > 0).double())
+                seen, followed, distinct = torch.zeros(3, len(found), dtype=torch.float64)
+                size = max(1, _FOLLOWERS // self.vocab_size)
+                for chunk in (slice(i, i + size) for i in range(0, len(found), size)):
+                    row, follower, count = self._levels[k].followers(
+                        context[chunk], self.vocab_size, part[found[chunk]]
+                    )
+                    same = follower == token[found[chunk]][row]
+                    seen[chunk].index_add_(0, row, count.double())
+                    followed[chunk].index_add_(0, row[same], count[same].double())
+                    distinct[chunk].index_add_(0, row, (count > 0).double())
             lower, best = probs[found], -math.inf
             chosen.append(pairs[0])
             for d, m in pairs:

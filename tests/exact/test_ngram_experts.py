@@ -27,6 +27,7 @@ COMPLEMENT = (2, 1, 0)
 def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Keep all words, or only those that occur; numbers are chosen on four parts of the rows."""
     monkeypatch.setattr(mixture, "_PARTS", 4)
+    monkeypatch.setattr(ngrams, "_FOLLOWERS", 40)
     if request.param == "sparse":
         monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
         monkeypatch.setattr(chain, "_MOST_DENSE", K)
@@ -254,7 +255,7 @@ def test_both_tables_lose_the_same_lengths(monkeypatch: pytest.MonkeyPatch) -> N
     whole = NGramExperts(4, ExpertsConfig(2))
     whole.count(len(rows), lambda part: (rows[part], rows[part] < 4))
     orders = set()
-    for most in range(len(whole.get_extra_state()), 0, -10):
+    for most in range(len(whole.get_extra_state()), 0, -30):
         monkeypatch.setattr(mixture, "_MOST_BYTES", most)
         experts = NGramExperts(4, ExpertsConfig(2))
         experts.count(len(rows), lambda part: (rows[part], rows[part] < 4))
