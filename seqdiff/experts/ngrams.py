@@ -477,8 +477,7 @@ def _count_all(
     for number, part in enumerate(parts):
         tally = [_Tally(vocab_size ** (k + 1)) for k in range(lengths)]
         for tokens, known in part():
-            digits, run, token = _contexts(tokens, known, vocab_size, order)
-            samples.append(_sample(digits, run, token, number))
+            samples.append(_sample(tokens, known, vocab_size, order, number))
             for k in range(lengths):
                 tally[k].add(_words(tokens, known, vocab_size, k + 1))
         for k in range(lengths):
@@ -533,38 +532,30 @@ def _words(
     return words[whole]
 
 
-def _contexts(
-    tokens: np.ndarray, known: np.ndarray, vocab_size: int, order: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the contexts of the known tokens of a block.
+def _sample(
+    tokens: np.ndarray, known: np.ndarray, vocab_size: int, order: int, part: int
+) -> tuple[np.ndarray, ...]:
+    """Keep an evenly spaced thirty-second of the known tokens of a block, to choose on.
 
     Returns:
-        The tokens before each, the nearest first; how many of them are known; the token.
+        The tokens before each, the nearest first; how many of them are known; the token; the part.
     """
-    token = tokens[known].astype(np.int64)
+    token = tokens[known]
     if len(token) and not 0 <= token.min() <= token.max() < vocab_size:
         raise ValueError(
             f"NGramTable.rows must be in 0..{vocab_size - 1} where they are known, got "
             f"{token.min()}..{token.max()}; mark the others as unknown"
         )
-    digits = np.zeros((*tokens.shape, order), dtype=np.int64)
-    run = np.zeros(tokens.shape, dtype=np.int64)
-    unbroken = np.ones(tokens.shape, dtype=bool)
-    for k in range(1, min(order, tokens.shape[1] - 1) + 1):
-        unbroken[:, :k] = False
-        unbroken[:, k:] &= known[:, :-k]
-        digits[:, k:, k - 1] = np.where(unbroken[:, k:], tokens[:, :-k], 0)
-        run += unbroken
-    return digits[known], run[known], token
-
-
-def _sample(
-    digits: np.ndarray, run: np.ndarray, token: np.ndarray, part: int
-) -> tuple[np.ndarray, ...]:
-    """Keep an evenly spaced thirty-second of the tokens of a block, to choose on."""
     step = 32 if len(token) > _CHOICE_TOKENS // 16 else 1
-    found = np.arange(0, len(token), step)
-    columns = digits[found], run[found], token[found], np.full(len(found), part)
+    row, place = np.unravel_index(np.flatnonzero(known)[::step], known.shape)
+    digits = np.zeros((len(row), order), dtype=np.int64)
+    run, unbroken = np.zeros(len(row), dtype=np.int64), np.ones(len(row), dtype=bool)
+    for k in range(1, min(order, tokens.shape[1] - 1) + 1):
+        before = row, np.maximum(place - k, 0)
+        unbroken &= (place >= k) & known[before]
+        digits[:, k - 1] = np.where(unbroken, tokens[before], 0)
+        run += unbroken
+    columns = digits, run, token[::step], np.full(len(row), part)
     return tuple(_narrow(column) for column in columns)
 
 
