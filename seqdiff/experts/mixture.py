@@ -405,8 +405,10 @@ class NGramExperts(nn.Module):
         assert self._tables is not None
         where = torch.ones_like(tokens, dtype=torch.bool) if where is None else where
         b, i = where.nonzero().unbind(dim=1)
-        steps = torch.arange(1, self.order + 1, device=tokens.device)
         base = self._base().log().expand(len(b), -1)
+        if not len(b):
+            return Terms(base, base, b)
+        steps = torch.arange(1, self.order + 1, device=tokens.device)
         before = i[:, None] - steps
         left = tokens[b[:, None], before.clamp_min(0)]
         if context == "block" and clean is not None:
@@ -600,18 +602,20 @@ class NGramExperts(nn.Module):
         if not content:
             self._tables, self._state = None, state.cpu()
             return
-        number = content[0]
-        if number != (1 if self.complement is not None else 2) or len(content) < 1 + 8 * number:
-            raise ValueError("NGramExperts.tables must be whole, got damaged ones; copy them again")
-        sizes = np.frombuffer(content[1 : 1 + 8 * number], dtype=np.int64).tolist()
-        first, tables = 1 + 8 * number, []
+        number, first, tables = content[0], 1 + 8 * content[0], []
+        damaged = "NGramExperts.tables must be whole, got damaged ones; count them again"
+        if number != (1 if self.complement is not None else 2) or len(content) < first:
+            raise ValueError(damaged)
+        sizes = np.frombuffer(content[1:first], dtype=np.int64).tolist()
+        if min(sizes) < 0 or first + sum(sizes) != len(content):
+            raise ValueError(damaged)
         for size in sizes:
             tables.append(NGramTable.decode(content[first : first + size], self.vocab_size))
             first += size
         if any(table.order != tables[0].order or table.order > self.order for table in tables):
             raise ValueError(
                 f"NGramExperts.tables must be of one order up to {self.order}, got "
-                f"{[table.order for table in tables]}; set experts.order to it"
+                f"{[table.order for table in tables]}; count them again"
             )
         self._set(tables[0], tables[-1])
         self._state = state.cpu()

@@ -370,7 +370,7 @@ class NGramTable:
                     for k in range(len(m))
                 ]
         except Exception as error:
-            raise ValueError(f"a damaged table of n-grams ({error})") from error
+            raise ValueError(f"a damaged table of n-grams ({error}); count it again") from error
         return cls(vocab_size, levels, d.tolist(), m.tolist())
 
 

@@ -122,13 +122,19 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
     weights = base_weights(denoiser.state_dict()) | weights
     if not any(name.startswith(_EXPERTS) for name in weights):
         weights = without_experts(weights, denoiser)  # its training has not ended
-    if f"{_EXPERTS}left" in weights and denoiser.experts is not None:
+    again = ""
+    if denoiser.experts is not None:
+        again = f"seqdiff train --resume {path.parent} --experts.order {denoiser.experts.order}"
+    if f"{_EXPERTS}left" in weights and again:
         raise ValueError(
             f"{path} must have n-gram experts of this version, got older ones; count them again: "
-            f"seqdiff train --resume {path.parent} --experts.order {denoiser.experts.order}"
+            f"{again}"
         )
     check_weights(str(path), denoiser.state_dict(), weights)
-    denoiser.load_state_dict(weights)
+    try:
+        denoiser.load_state_dict(weights)
+    except ValueError as error:  # of n-gram experts
+        raise ValueError(f"{path}: {error}: {again}") from error
 
 
 def without_experts(weights: dict[str, Tensor], denoiser: Denoiser) -> dict[str, Tensor]:

@@ -27,7 +27,6 @@ COMPLEMENT = (2, 1, 0)
 def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Keep all words, or only those that occur; numbers are chosen on four parts of the rows."""
     monkeypatch.setattr(mixture, "_PARTS", 4)
-    monkeypatch.setattr(ngrams, "_FOLLOWERS", 40)
     if request.param == "sparse":
         monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
         monkeypatch.setattr(chain, "_MOST_DENSE", K)
@@ -136,6 +135,7 @@ def test_both_strands_are_one_table() -> None:
 def test_numbers_have_the_highest_likelihood_of_left_out_parts(monkeypatch) -> None:
     monkeypatch.setattr(ngrams, "_CONCENTRATIONS", (0.5, 4.0, 32.0))
     monkeypatch.setattr(ngrams, "_DISCOUNTS", (0.0, 0.5, 0.9))
+    monkeypatch.setattr(ngrams, "_FOLLOWERS", 40)
     rows = some_rows(40)
     forward, _ = tables(count(rows))
     chosen: list[tuple[float, float]] = []
@@ -312,8 +312,18 @@ def test_damaged_tables_are_found_or_the_same() -> None:
                 assert np.array_equal(ask(one, (0, 1)), ask(two, (0, 1)))
     assert refused > len(state) / 14
     other = NGramExperts(K, ExpertsConfig(ORDER))
-    with pytest.raises(ValueError, match="damaged"):
-        other.set_extra_state(state[:-1])
+    longer = state.clone()
+    longer[9:17] = torch.tensor([len(state)]).view(torch.uint8)  # the size of the second table
+    for changed in (state[:-1], state[:9], longer):
+        with pytest.raises(ValueError, match="damaged"):
+            other.set_extra_state(changed)
+
+
+@pytest.mark.parametrize("context", ["row", "block", "prefix"])
+def test_empty_rows_have_no_terms(context: mixture.Context) -> None:
+    experts, empty = count(some_rows(40)), torch.zeros(2, 0, dtype=torch.int64)
+    terms = experts.terms(empty, None, context=context, block_size=3)
+    assert [part.shape for part in terms] == [(0, K), (0, K), (0,)]
 
 
 def chain_by_hand(

@@ -395,6 +395,22 @@ def test_experts_of_an_older_version_are_named_and_counted_again(
     assert experts is not None and experts.counted
 
 
+def test_damaged_experts_are_counted_again(config: Path, tmp_path: Path, fails) -> None:
+    run = tmp_path / "run"
+    command = ["train", str(config), "--trainer.max_steps=2", "--experts.order=2"]
+    assert main([*command, f"--output={run}"]) == 0
+    weights = load_file(run / "model.safetensors")
+    weights["experts._extra_state"][100:200] ^= 0xFF
+    save_file(weights, run / "model.safetensors")
+    again = ["train", "--resume", str(run), "--experts.order", "2"]
+    said = fails(["evaluate", str(run)])
+    assert f"{run / 'model.safetensors'}: a damaged table of n-grams (" in said
+    assert f"count it again: seqdiff {' '.join(again)}" in said
+    assert main(again) == 0
+    experts = load(run).denoiser.experts
+    assert experts is not None and experts.counted
+
+
 def test_too_few_validation_rows_are_named(
     config: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
