@@ -217,6 +217,8 @@ def test_words_after_rare_contexts_are_left_out(
     complement: bool, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chain has the same probabilities as the table, and a smaller table is another count."""
+    full = 2 if storage == "dense" else 1  # the length up to which all words are counted
+    monkeypatch.setattr(ngrams, "_MOST_DENSE", K**2 if storage == "dense" else 1)
     monkeypatch.setattr(ngrams, "_MOST_CONTEXTS", 6)
     rows = some_rows(40)
     experts = count(rows, complement=complement)
@@ -224,17 +226,14 @@ def test_words_after_rare_contexts_are_left_out(
     for table, sign in zip(tables(experts), (1, -1), strict=True):
         counts = found if complement else words(rows[:, ::sign])
         kept, least = frequent(counts, 6)
-        assert (len(kept) < len(counts)) and (storage == "dense" or len(kept) > K)
-        wanted = kept if storage == "sparse" else counts
+        assert K < len(kept) < len(counts)
         for context in contexts():
-            probs = expected(wanted, numbers(table), context)
+            probs = expected(kept, numbers(table), context)
             np.testing.assert_allclose(ask(table, context), probs, rtol=1e-5)
             ends = torch.zeros(1, dtype=torch.int64), torch.tensor([len(context) + 1])
             row = torch.tensor([[*context, K]])
             at_end = chain_posterior(table.chain, row, *ends, 9)[0, -1]
             np.testing.assert_allclose(at_end.numpy(), probs, rtol=1e-5)
-        if storage == "dense":
-            continue
         (smaller,) = ngrams.smaller([table])
         assert smaller.order == ORDER
         wanted, _ = frequent(counts, 6, 2 * least)
@@ -244,8 +243,35 @@ def test_words_after_rare_contexts_are_left_out(
             np.testing.assert_allclose(ask(smaller, context), probs, rtol=1e-5)
         while smaller.order == ORDER:
             (smaller,) = ngrams.smaller([smaller])
-        unigrams = expected(kept, numbers(table), ())
-        np.testing.assert_allclose(ask(smaller, (0, 1, 2)), unigrams, rtol=1e-5)
+        short = Counter({word: counts[word] for word in counts if len(word) <= full})
+        probs = expected(short, numbers(table), (0, 1, 2))
+        np.testing.assert_allclose(ask(smaller, (0, 1, 2)), probs, rtol=1e-5)
+
+
+def test_a_smaller_table_keeps_contexts_that_are_just_frequent_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After 01, which occurs twice, and not after 02, which occurs once."""
+    monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
+    rows = np.array([[0, 1, 2], [0, 1, 2], [0, 2, 1]])
+    table, _ = tables(count(rows))
+    (smaller,) = ngrams.smaller([table])
+    kept, _ = frequent(words(rows), 99, 2)
+    assert (0, 1, 2) in kept and (0, 2, 1) not in kept
+    for context in contexts():
+        wanted = expected(kept, numbers(table), context)
+        np.testing.assert_allclose(ask(smaller, context), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [2**8, 2**15])
+def test_counts_that_exceed_a_type_are_whole(number: int) -> None:
+    rows = np.repeat([[0, 0, 1, 2]], number // 2, axis=0)
+    table, _ = tables(count(rows))
+    found = words(rows)
+    assert found[(0,)] == number
+    for context in ((), (0,), (0, 0)):
+        wanted = expected(found, numbers(table), context)
+        np.testing.assert_allclose(ask(table, context), wanted, rtol=1e-5)
 
 
 def test_both_tables_lose_the_same_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
