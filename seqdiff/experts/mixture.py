@@ -41,8 +41,8 @@ class ExpertsConfig:
 
     Attributes:
         order: Longest context in tokens. Good choices are 10 for DNA, 20 for tens of millions of
-            bases, 5 for characters and bytes, and 3 for subwords. The saved tables take at most
-            16 MB; see ``NGramExperts.count`` for what they leave out.
+            bases, 5 for characters and bytes, and 2 or 3 for subwords. The saved tables take at
+            most 16 MB; see ``NGramExperts.count`` for what they leave out.
     """
 
     order: int = 10

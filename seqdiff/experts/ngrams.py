@@ -308,10 +308,10 @@ class NGramTable:
         return NGramTable(self.vocab_size, self._levels[:-1], *numbers)
 
     def after_frequent(self) -> NGramTable:
-        """Return a table of the words after contexts that occur at least 2c times.
+        """Return a table whose long words follow contexts that occur at least 2c times.
 
-        Here c is that of the longest contexts, see ``count``. This applies to all lengths of which
-        not all words are counted.
+        Here c is the largest of any length, see ``count``, and long words are those of all lengths
+        of which not all words are counted.
         """
         levels, least = [self._levels[0]], 2 * self._least
         for shorter, level in itertools.pairwise(self._levels):
