@@ -29,7 +29,7 @@ _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
 _CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of the chain's kernel
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
-# States of a chain at a position, and these times the symbols.
+# States of a chain before a visible token; before a masked one, and these times the symbols.
 _MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 256, 16, 8192
 _MOST_STEPS_KEPT = 2**23  # of a piece of a row, from a state by a token; 64 MB in each thread
 _OVERLAP = 32  # times the order: tokens that a piece of a long row reads on each side
@@ -470,7 +470,7 @@ class NGramExperts(nn.Module):
         size, ahead, behind, number, begin = length, 0, 0, 1, 0
         if block_size is not None:
             size, ahead, number = block_size, self.order, -(-length // block_size)
-        elif length > (longest := max(1, _MOST_STEPS_KEPT // (self._beam * self.vocab_size))):
+        elif length > (longest := max(1, _MOST_STEPS_KEPT // (self._beams[0] * self.vocab_size))):
             number = -(-length // longest)
             number += number % 2 == 0 and length % 2 == 1
             size = -(-length // number)
@@ -493,9 +493,10 @@ class NGramExperts(nn.Module):
         return self._both(rows[needed], start[needed], stop[needed])[asked[needed]]
 
     @property
-    def _beam(self) -> int:
-        """Most states of a chain before a position."""
-        return min(_MOST_STATES, max(_LEAST_STATES, _MOST_CHILDREN // self.vocab_size))
+    def _beams(self) -> tuple[int, int]:
+        """Most states of a chain before a masked token, and before a visible one."""
+        few = min(_MOST_STATES, max(_LEAST_STATES, _MOST_CHILDREN // self.vocab_size))
+        return few, _MOST_STATES
 
     def _both(
         self, rows: Int[Tensor, "R L"], start: Int[Tensor, " R"], stop: Int[Tensor, " R"]
@@ -510,9 +511,9 @@ class NGramExperts(nn.Module):
         forward, backward = (table.chain for table in self._tables)
         found = []
         for part in torch.arange(len(rows)).split(max(1, _CHUNK // (length * K))):
-            one = chain_posterior(forward, rows[part], start[part], stop[part], self._beam)
+            one = chain_posterior(forward, rows[part], start[part], stop[part], *self._beams)
             turned = length - stop[part], length - start[part]
-            two = chain_posterior(backward, other[part], *turned, self._beam).flip(1)
+            two = chain_posterior(backward, other[part], *turned, *self._beams).flip(1)
             if self.complement is not None:
                 two = two[..., list(self.complement)]
             found.append((one + two) / 2)

@@ -232,7 +232,7 @@ def test_words_after_rare_contexts_are_left_out(
             np.testing.assert_allclose(ask(table, context), probs, rtol=1e-5)
             ends = torch.zeros(1, dtype=torch.int64), torch.tensor([len(context) + 1])
             row = torch.tensor([[*context, K]])
-            at_end = chain_posterior(table.chain, row, *ends, 9)[0, -1]
+            at_end = chain_posterior(table.chain, row, *ends, 9, 9)[0, -1]
             np.testing.assert_allclose(at_end.numpy(), probs, rtol=1e-5)
         (smaller,) = ngrams.smaller([table])
         assert smaller.order == ORDER
@@ -423,7 +423,7 @@ def test_masked_diffusion_by_a_chain_has_the_bound_of_the_chain() -> None:
         visible, nats = torch.full_like(row, K), 0.0
         for place in order:
             start, stop = torch.zeros(1, dtype=torch.int64), torch.tensor([len(x)])
-            probs = chain_posterior(forward.chain, visible, start, stop, beam)[0, place]
+            probs = chain_posterior(forward.chain, visible, start, stop, beam, beam)[0, place]
             nats += float(probs[x[place]].log())
             visible[0, place] = x[place]
         return nats
@@ -500,7 +500,7 @@ def test_a_long_row_is_a_hidden_markov_model() -> None:
         most = max(before.values())
         backward = {state: weight / most for state, weight in before.items()}
     ends = torch.zeros(1, dtype=torch.int64), torch.tensor([len(x)])
-    probs = chain_posterior(table.chain, torch.tensor([x]), *ends, 9)[0].numpy()
+    probs = chain_posterior(table.chain, torch.tensor([x]), *ends, 9, 9)[0].numpy()
     masked = np.array(x) == K
     np.testing.assert_allclose(probs[masked], wanted[masked], atol=1e-6)
     assert not probs[~masked].any()
@@ -527,7 +527,7 @@ def test_all_states_of_the_longest_length_are_exact(monkeypatch: pytest.MonkeyPa
     visible = torch.tensor(np.where(rng.random((60, LENGTH)) < 0.7, 5, rows[:60]))
     ends = torch.zeros(60, dtype=torch.int64), torch.full((60,), LENGTH)
     arrays = tables(experts)[0].chain
-    found = [chain_posterior(arrays, visible, *ends, beam) for beam in (24, 25, 400)]
+    found = [chain_posterior(arrays, visible, *ends, beam, beam) for beam in (24, 25, 400)]
     torch.testing.assert_close(found[1], found[2])
     assert not torch.allclose(found[0], found[2], atol=1e-3)
 
@@ -539,9 +539,7 @@ def test_few_states_approximate_many() -> None:
     visible = torch.tensor(some_rows(30, seed=1)).masked_fill(torch.rand(30, LENGTH) < 0.6, K)
     where = visible == K
     ends = torch.zeros(30, dtype=torch.int64), torch.full((30,), LENGTH)
-    found = {
-        beam: chain_posterior(arrays, visible, *ends, beam)[where] for beam in (1, 2, 8, 27, 81)
-    }
+    found = {n: chain_posterior(arrays, visible, *ends, n, n)[where] for n in (1, 2, 8, 27, 81)}
     for probs in found.values():
         torch.testing.assert_close(probs.sum(dim=-1), torch.ones(len(probs)))
         assert float(probs.min()) > 0
@@ -565,7 +563,7 @@ def test_long_rows_are_cut_into_pieces_that_overlap(
         return chain_posterior(chain, rows, *rest)
 
     monkeypatch.setattr(mixture, "chain_posterior", counted)
-    monkeypatch.setattr(mixture, "_MOST_STEPS_KEPT", 4 * experts._beam * K)
+    monkeypatch.setattr(mixture, "_MOST_STEPS_KEPT", 4 * experts._beams[0] * K)
     torch.testing.assert_close(experts.terms(visible, where).chain, whole)
     assert set(lengths) == {3 + 2 * 32 * ORDER}, "three pieces of 3 instead of 4, 4 and 1"
     if complement:
@@ -578,6 +576,97 @@ def test_long_rows_are_cut_into_pieces_that_overlap(
             torch.testing.assert_close(one, two.flip(1)[..., list(COMPLEMENT)])
     monkeypatch.setattr(mixture, "_OVERLAP", 0)
     assert not torch.allclose(experts.terms(visible, where).chain, whole, atol=0.01)
+
+
+def few_states_by_hand(
+    table: NGramTable, x: Sequence[int], symbols: int, beam: int, wide: int, tail: int
+) -> np.ndarray:
+    """The posterior of unknown tokens if unlikely states forget, for a chain with dense states."""
+    order, end = table.order, len(x)
+
+    @cache
+    def after(state: tuple[int, ...]) -> np.ndarray:
+        digits = torch.zeros(1, order, dtype=torch.int64)
+        digits[0, : len(state)] = torch.tensor(state[::-1])
+        return table.probs(digits, torch.tensor([len(state)]))[0].double().numpy()
+
+    def cut(state: tuple[int, ...], size: int) -> tuple[int, ...]:
+        return state[max(0, len(state) - size) :]
+
+    def possible(i: int) -> Sequence[int]:
+        return range(symbols) if x[i] == symbols else (x[i],)
+
+    tails = [t for size in range(tail + 1) for t in itertools.product(range(symbols), repeat=size)]
+    coming = [dict.fromkeys(tails, 1.0)]
+    for i in reversed(range(end)):
+        then = coming[0]
+        coming.insert(
+            0, {t: sum(after(t)[y] * then[cut((*t, y), tail)] for y in possible(i)) for t in tails}
+        )
+
+    states, steps = [{(): 1.0}], []
+    for i in range(end):
+        most = beam if i + 1 < end and x[i + 1] == symbols else wide
+        known = [(state, y) for state in states[-1] for y in possible(i)]
+        mass = [states[-1][state] * after(state)[y] for state, y in known]
+        ahead = [coming[i + 1][cut((*state, y), tail)] for state, y in known]
+        least = 0.0
+        if x[i] == symbols and len(known) > 4 * beam:
+            worth = [weight * coming[i][cut(state, tail)] for state, weight in states[-1].items()]
+            least = sum(worth) / 16 / most
+        reached: dict[tuple[int, ...], float] = {}
+        for (state, y), m, later in zip(known, mass, ahead, strict=True):
+            if m * later >= least:
+                to = cut((*state, y), order)
+                reached[to] = reached.get(to, 0.0) + m
+        worths = {to: m * coming[i + 1][cut(to, tail)] for to, m in reached.items()}
+        bound = 0.25 * sum(worths.values()) / most if len(worths) > most else 0.0
+        while sum(worth >= bound for worth in worths.values()) > most:
+            bound *= 1.25
+        kept: dict[tuple[int, ...], float] = {}
+        step = {}
+        for (state, y), m, later in zip(known, mass, ahead, strict=True):
+            to, factor = cut((*state, y), order), 1.0
+            if m * later < least or worths[to] < bound:
+                to, factor = (), later / coming[i + 1][()]
+            kept[to] = kept.get(to, 0.0) + m * factor
+            step[state, y] = to, after(state)[y] * factor
+        states.append({to: m / sum(kept.values()) for to, m in kept.items()})
+        steps.append(step)
+    out, later = np.zeros((end, symbols)), dict.fromkeys(states[-1], 1.0)
+    for i in reversed(range(end)):
+        before = dict.fromkeys(states[i], 0.0)
+        for (state, y), (to, chance) in steps[i].items():
+            before[state] += chance * later[to]
+            out[i, y] += states[i][state] * chance * later[to]
+        later = {state: value / max(before.values()) for state, value in before.items()}
+    return out / out.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("beam", "wide"), [(2, 2), (4, 4), (5, 20), (16, 64)])
+def test_unlikely_states_forget_all_tokens(
+    beam: int, wide: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tails of three tokens estimate what comes, and states have up to four."""
+    monkeypatch.setattr(chain, "_MOST_DENSE", 5**5)
+    rng = np.random.default_rng(0)
+    follow = rng.dirichlet([0.2] * 5, size=5**4)
+    rows = np.zeros((300, 40), dtype=np.int64)
+    for row in rows:
+        state = int(rng.integers(0, 5**4))
+        for i in range(40):
+            row[i] = rng.choice(5, p=follow[state])
+            state = (5 * state + row[i]) % 5**4
+    experts = NGramExperts(5, ExpertsConfig(4))
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < 5))
+    table = tables(experts)[0]
+    visible = np.where(rng.random((6, 40)) < np.linspace(0.3, 0.9, 6)[:, None], 5, rows[:6])
+    ends = torch.zeros(6, dtype=torch.int64), torch.full((6,), 40)
+    probs = chain_posterior(table.chain, torch.tensor(visible), *ends, beam, wide).numpy()
+    for row, found in zip(visible.tolist(), probs, strict=True):
+        wanted = few_states_by_hand(table, row, 5, beam, wide, 3)
+        unknown = np.array(row) == 5
+        np.testing.assert_allclose(found[unknown], wanted[unknown], atol=1e-5)
 
 
 def test_few_states_lose_little_of_what_many_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,17 +687,17 @@ def test_few_states_lose_little_of_what_many_know(monkeypatch: pytest.MonkeyPatc
     arrays = tables(experts)[0].chain
     visible = torch.tensor(np.where(rng.random((80, 64)) < 0.6, 4, rows[:80]))
     ends = torch.zeros(80, dtype=torch.int64), torch.full((80,), 64)
-    exact = chain_posterior(arrays, visible, *ends, 256)[visible == 4]
+    exact = chain_posterior(arrays, visible, *ends, 256, 256)[visible == 4]
 
     def loss(log_probs: Tensor) -> float:
         return float((exact * (exact.log() - log_probs)).sum(dim=1).mean())
 
     few = [
-        loss(chain_posterior(arrays, visible, *ends, n)[visible == 4].log()) for n in (8, 16, 32)
+        loss(chain_posterior(arrays, visible, *ends, n, n)[visible == 4].log()) for n in (8, 16, 32)
     ]
     nothing = loss(torch.from_numpy(arrays.dense[0]).log())
     assert nothing > 0.6
-    assert all(one < most for one, most in zip(few, (0.3, 0.15, 0.06), strict=True)), few
+    assert all(one < most for one, most in zip(few, (0.18, 0.09, 0.045), strict=True)), few
 
 
 def test_with_many_symbols_both_runs_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,15 @@
 A *state* is what the chain remembers: the last tokens, at most as many as its order. The forward
 pass keeps the possible states before every position, with their probabilities given the visible
 tokens so far. Each state and each token that the position can hold leads to a state before the next
-position, and equal ones are added up. If more than ``beam`` are left, the least likely forget all
-their tokens: they become the empty state, 0. The backward pass multiplies each of these steps by
-the probability of the visible tokens after it.
+position, and equal ones are added up. The backward pass multiplies each of these steps by the
+probability of the visible tokens after it.
+
+At most ``beam`` states are kept before an unknown token, which multiplies them, and ``wide`` before
+a visible one. The others forget all their tokens: they become the empty state, 0. These are the
+states that are least likely given the visible tokens on both sides. An earlier pass from right to
+left estimates how likely the tokens after a position are given the *tail* of a state, its last few
+tokens. The probability of a state that becomes the empty state is multiplied by its own estimate
+and divided by that of the empty state, so that its share of the posterior stays about the same.
 
 A state is a number. States of at most ``depth`` tokens are dense: those of k tokens are
 ``off[k] + code``, where ``code`` has the tokens as digits in base K, the last one last. Longer ones
@@ -25,9 +31,11 @@ from seqdiff.ops.cpu_simd.vectors import next_task
 # Lower bounds of a probability, and of what the forward and the backward pass say of a state, whose
 # product is not 0 in float64, even if visible tokens contradict what the chain has seen.
 _LEAST_CHANCE, _LEAST_STATE = np.float32(1e-30), 1e-130
-# If there are many states, a state and an unknown token whose probability times ``beam`` is less
-# than this lead to the empty state.
+_LEAST_AHEAD = np.float32(1e-20)  # of an estimate, relative to the largest one
+# If there are many states, a state and an unknown token lead to the empty state if their estimated
+# share of the posterior, times the number of states to keep, is less than this.
 _LIGHT = 1 / 16
+_MOST_TAILS = 300  # few enough that their estimates take little time
 
 
 @inlined
@@ -119,7 +127,54 @@ def _single(
 
 
 @inner
-def _merge(count, state, weight, group, keys, slots, used):
+def _look_ahead(tokens, begin, end, off, near, reach, ahead, scale):
+    """Estimate the probability of the tokens from a position on after each tail.
+
+    The tails are dense states, and ``near`` has the probabilities of tokens after them. Those
+    before position i have the estimates ``ahead[i]``, which are multiplied by a number so that the
+    largest is 1. If those before position i + 1 were right, it would be the inverse of
+    ``scale[i]``. Only the empty tail and those that end with the visible token before i are set.
+    """
+    K, tails = near.shape[1], len(reach)
+    ahead[end, :] = 1.0
+    for i in range(end - 1, begin - 1, -1):
+        x, largest = tokens[i], np.float32(0)
+        shift, step = 0, 1
+        if i > begin and tokens[i - 1] < K:
+            shift, step = tokens[i - 1], K
+        k, s = 0, 0
+        while s < tails:
+            then = reach[s]
+            if x < K:
+                own = near[s, x] * ahead[i + 1, then + x]
+            else:  # four sums at a time
+                a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+                for y in range(0, K - 3, 4):
+                    a += near[s, y] * ahead[i + 1, then + y]
+                    b += near[s, y + 1] * ahead[i + 1, then + y + 1]
+                    c += near[s, y + 2] * ahead[i + 1, then + y + 2]
+                    d += near[s, y + 3] * ahead[i + 1, then + y + 3]
+                for y in range(K // 4 * 4, K):
+                    a += near[s, y] * ahead[i + 1, then + y]
+                own = (a + b) + (c + d)
+            ahead[i, s] = own
+            largest = max(largest, own)
+            s += step
+            if s >= off[k + 1]:
+                k += 1
+                s = off[k] + shift
+        scale[i] = largest
+        k, s = 0, 0
+        while s < tails:
+            ahead[i, s] = max(ahead[i, s] / largest, _LEAST_AHEAD)
+            s += step
+            if s >= off[k + 1]:
+                k += 1
+                s = off[k] + shift
+
+
+@inner
+def _merge(count, state, tail, weight, group, keys, slots, used):
     """Add up the weights of equal states, and number the groups; return how many there are."""
     mask, groups = len(keys) - 1, 0
     for g in range(count):
@@ -130,8 +185,8 @@ def _merge(count, state, weight, group, keys, slots, used):
             keys[place] = state[g]
             slots[place] = groups
             used[groups] = place
-            own, mass = state[g], weight[g]
-            state[groups], weight[groups] = own, mass
+            own, end, mass = state[g], tail[g], weight[g]
+            state[groups], tail[groups], weight[groups] = own, end, mass
             group[g] = groups
             groups += 1
         else:
@@ -143,30 +198,35 @@ def _merge(count, state, weight, group, keys, slots, used):
 
 
 @inner
-def _forget(groups, state, weight, forgotten, beam, renamed):
+def _forget(groups, state, tail, weight, forgotten, beam, ahead, renamed, factor):
     """Keep at most ``beam`` states, and number them anew; the others become the empty state.
 
-    The empty state comes last, if there is any weight in it. Return how many there are.
+    It comes last, if there is any weight in it. Return how many there are.
     """
     bound, left = 0.0, groups
     if groups > beam:
-        bound = 0.2 / beam
+        whole = 0.0
+        for g in range(groups):
+            factor[g] = weight[g] * ahead[tail[g]]
+            whole += factor[g]
+        bound = 0.2 * whole / beam
         while left > beam:
             bound *= 1.25
             left = 0
             for g in range(groups):
-                left += weight[g] >= bound
+                left += factor[g] >= bound
     left = 0
     for g in range(groups):
-        if weight[g] >= bound:
-            state[left], weight[left] = state[g], weight[g]
-            renamed[g] = left
+        if groups <= beam or factor[g] >= bound:
+            state[left], tail[left], weight[left] = state[g], tail[g], weight[g]
+            renamed[g], factor[g] = left, 1.0
             left += 1
         else:
-            forgotten += weight[g]
+            factor[g] = ahead[tail[g]] / ahead[0]
+            forgotten += weight[g] * factor[g]
             renamed[g] = -1
     if forgotten > 0:
-        state[left], weight[left] = 0, forgotten
+        state[left], tail[left], weight[left] = 0, 0, forgotten
         left += 1
     return left
 
@@ -198,7 +258,7 @@ def _go_back(tokens, begin, end, number, alpha, chance, link, after, before, out
 
 def posterior(
     counter, tokens, start, stop, dense, following, off, parent, keep, first, token, gain, leads,
-    out, order, depth, beam,
+    out, order, depth, beam, wide,
 ):  # fmt: skip
     """Run tasks, which are rows, until none is left, and fill ``out``.
 
@@ -220,12 +280,13 @@ def posterior(
         out: Probability of every token at unknown positions ``(R, L, K)``, not set elsewhere.
         order: Longest state.
         depth: Longest dense state.
-        beam: Most states before a position, besides the empty one.
+        beam: Most states before an unknown token, besides the empty one.
+        wide: Most states before a visible token, likewise; at least ``beam``.
     """
     rows, length = tokens.shape
     K = dense.shape[1]
-    states = beam + 1
-    most = states * K
+    states = wide + 1
+    most = max(states, (beam + 1) * K)
     size = 1
     while size < 4 * most:
         size *= 2
@@ -236,16 +297,27 @@ def posterior(
         np.empty(most, np.int64),
     )
     new, weight, place = np.empty(most, np.int64), np.empty(most), np.empty(most, np.int64)
+    new_tail, factor = np.empty(most, np.int64), np.empty(most)
     path, probs, reached = (
         np.empty(order + 1, np.int64),
         np.empty(K, np.float32),
         np.empty(K, np.int64),
     )
-    state = np.empty(states, np.int64)
+    state, tail = np.empty(states, np.int64), np.empty(states, np.int64)
     alpha, number = np.empty((length + 1, states)), np.empty(length + 1, np.int64)
     chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
     after, before = np.empty(states), np.empty(states)
     limited = depth < order or off[depth + 1] - off[depth] > beam
+    longest = 0  # tail, in tokens
+    while longest < depth and off[longest + 2] <= _MOST_TAILS:
+        longest += 1
+    reach = np.empty(off[longest + 1], np.int64)  # the tail after a tail and token 0
+    for k in range(longest + 1):
+        for s in range(off[k], off[k + 1]):
+            reach[s] = _reached(s, k, off, longest, longest, K)
+    step, near = min(longest, 1), np.empty((len(reach), K), np.float32)
+    near[:] = dense[: len(reach)]
+    ahead, scale = np.ones((length + 1, len(reach)), np.float32), np.ones(length)
     while True:
         row = next_task(counter)
         if row >= rows:
@@ -256,11 +328,14 @@ def posterior(
             unknown |= tokens[row, i] == K
         if not unknown:
             continue
-        state[0], alpha[begin, 0], number[begin] = 0, 1.0, 1
+        if limited and longest > 0:
+            _look_ahead(tokens[row], begin, end, off, near, reach, ahead, scale)
+        state[0], tail[0], alpha[begin, 0], number[begin] = 0, 0, 1.0, 1
         for i in range(begin, end):
             x, count = tokens[row, i], number[i]
             children = kept = 0
             least = forgotten = 0.0
+            to_keep = wide if i + 1 == end or tokens[row, i + 1] < K else beam
             if x < K:
                 for j in range(count):
                     prob, to = _single(
@@ -269,39 +344,49 @@ def posterior(
                     )  # fmt: skip
                     chance[i, j] = max(prob, _LEAST_CHANCE)
                     new[j], weight[j], place[j] = to, alpha[i, j] * chance[i, j], j
+                    new_tail[j] = reach[tail[j]] + x * step
                 children = kept = count
             else:
                 if limited and count * K > 4 * beam:
-                    least = _LIGHT / beam
+                    for j in range(count):
+                        least += alpha[i, j] * ahead[i, tail[j]]
+                    least *= scale[i] * _LIGHT / to_keep
                 for j in range(count):
                     _spread(
                         state[j], dense, following, off, parent, keep, first, token, gain, leads,
                         order, depth, path, probs, reached,
                     )  # fmt: skip
+                    end_of = reach[tail[j]]
                     for y in range(K):
                         prob = max(probs[y], _LEAST_CHANCE)
-                        chance[i, children] = prob
-                        mass = alpha[i, j] * prob
-                        if mass < least:
-                            forgotten += mass
+                        mass, coming = alpha[i, j] * prob, ahead[i + 1, end_of + y * step]
+                        if mass * coming < least:
+                            ratio = coming / ahead[i + 1, 0]
+                            forgotten += mass * ratio
+                            chance[i, children] = prob * ratio
                             place[children] = -1
                         else:
                             new[kept], weight[kept] = reached[y], mass
-                            place[children] = kept
+                            new_tail[kept] = end_of + y * step
+                            chance[i, children], place[children] = prob, kept
                             kept += 1
                         children += 1
-            groups = _merge(kept, new, weight, group, keys, slots, used)
-            left = _forget(groups, new, weight, forgotten, beam + (x < K), renamed)
+            groups = _merge(kept, new, new_tail, weight, group, keys, slots, used)
+            left = _forget(
+                groups, new, new_tail, weight, forgotten, to_keep, ahead[i + 1], renamed, factor
+            )
             total = 0.0
             for g in range(left):
                 total += weight[g]
             for g in range(left):
-                state[g] = new[g]
+                state[g], tail[g] = new[g], new_tail[g]
                 alpha[i + 1, g] = max(weight[g] / total, _LEAST_STATE)
             number[i + 1] = left
             for c in range(children):
-                to = left - 1
-                if place[c] >= 0 and renamed[group[place[c]]] >= 0:
-                    to = renamed[group[place[c]]]
-                link[i, c] = to
+                link[i, c] = left - 1
+                if place[c] >= 0:
+                    g = group[place[c]]
+                    chance[i, c] *= factor[g]
+                    if renamed[g] >= 0:
+                        link[i, c] = renamed[g]
         _go_back(tokens[row], begin, end, number, alpha, chance, link, after, before, out[row])

@@ -46,22 +46,25 @@ def chain_posterior(
     start: Int[Tensor, " R"],
     stop: Int[Tensor, " R"],
     beam: int,
+    wide: int,
 ) -> Float[Tensor, "R L K"]:
     """Compute the distribution of every unknown token of a chain, given all visible ones.
 
     It is exact if all states are dense and no more than ``beam`` have the longest length, or if
     unknown tokens are so few that no position can be reached in more than ``beam`` states, even if
-    equal ones are counted several times. Otherwise unlikely states forget all their tokens, and the
-    result is an approximation. It is always a distribution that depends on visible tokens only.
-    The forward and backward passes are those of Rabiner 1989, "A tutorial on hidden Markov models",
-    section III, whose states are here the last tokens.
+    equal ones are counted several times. Otherwise states that are unlikely given the tokens on
+    both sides forget all their tokens, and the result is an approximation. It is always a
+    distribution that depends on visible tokens only. The forward and backward passes are those of
+    Rabiner 1989, "A tutorial on hidden Markov models", section III, whose states are here the last
+    tokens.
 
     Args:
         chain: The chain.
         tokens: Ids, K where unknown.
         start: First position of each row; those before it do not exist.
         stop: The position after its last one.
-        beam: Most states before a position, besides the empty one; at least 1.
+        beam: Most states before an unknown token, besides the empty one; at least 1.
+        wide: Most states before a visible token, likewise; at least ``beam``.
 
     Returns:
         Probabilities in float32, on the CPU; 0 at visible tokens.
@@ -78,6 +81,7 @@ def chain_posterior(
         chain.order,
         chain.depth,
         beam,
+        wide,
     )
     # Even a few tokens are enough work for a thread.
     run_tasks(posterior, out.new_empty(()).expand(SMALL), arguments, rows)
