@@ -11,7 +11,7 @@ a visible one. The others forget all their tokens: they become the empty state, 
 states that are least likely given the visible tokens on both sides. An earlier pass from right to
 left estimates how likely the tokens after a position are given the *tail* of a state, its last few
 tokens. The probability of a state that becomes the empty state is multiplied by its own estimate
-and divided by that of the empty state, so that its share of the posterior stays about the same.
+and divided by that of the empty state, so that its posterior probability stays about the same.
 
 A state is a number. States of at most ``depth`` tokens are dense: those of k tokens are
 ``off[k] + code``, where ``code`` has the tokens as digits in base K, the last one last. Longer ones
@@ -32,8 +32,8 @@ from seqdiff.ops.cpu_simd.vectors import next_task
 # product is not 0 in float64, even if visible tokens contradict what the chain has seen.
 _LEAST_CHANCE, _LEAST_STATE = np.float32(1e-30), 1e-130
 _LEAST_AHEAD = np.float32(1e-20)  # of an estimate, relative to the largest one
-# If there are many states, a state and an unknown token lead to the empty state if their estimated
-# share of the posterior, times the number of states to keep, is less than this.
+# If there are many states, a state and an unknown token lead to the empty state if the estimate of
+# their posterior probability, times the number of states to keep, is less than this.
 _LIGHT = 1 / 16
 _MOST_TAILS = 300  # few enough that their estimates take little time
 
