@@ -578,6 +578,20 @@ def test_long_rows_are_cut_into_pieces_that_overlap(
     assert not torch.allclose(experts.terms(visible, where).chain, whole, atol=0.01)
 
 
+def rows_of_a_chain(
+    rng: np.random.Generator, symbols: int, spread: float, shape: tuple[int, int]
+) -> np.ndarray:
+    """Rows of a random chain of order 4; the smaller the spread, the fewer tokens follow."""
+    follow = rng.dirichlet([spread] * symbols, size=symbols**4)
+    rows = np.zeros(shape, dtype=np.int64)
+    for row in rows:
+        state = int(rng.integers(0, symbols**4))
+        for i in range(len(row)):
+            row[i] = rng.choice(symbols, p=follow[state])
+            state = (symbols * state + row[i]) % symbols**4
+    return rows
+
+
 def few_states_by_hand(
     table: NGramTable, x: Sequence[int], symbols: int, beam: int, wide: int, tail: int
 ) -> np.ndarray:
@@ -650,13 +664,7 @@ def test_unlikely_states_forget_all_tokens(
     """Tails of three tokens estimate what comes, and states have up to four."""
     monkeypatch.setattr(chain, "_MOST_DENSE", 5**5)
     rng = np.random.default_rng(0)
-    follow = rng.dirichlet([0.2] * 5, size=5**4)
-    rows = np.zeros((300, 40), dtype=np.int64)
-    for row in rows:
-        state = int(rng.integers(0, 5**4))
-        for i in range(40):
-            row[i] = rng.choice(5, p=follow[state])
-            state = (5 * state + row[i]) % 5**4
+    rows = rows_of_a_chain(rng, 5, 0.2, (300, 40))
     experts = NGramExperts(5, ExpertsConfig(4))
     experts.count(len(rows), lambda part: (rows[part], rows[part] < 5))
     table = tables(experts)[0]
@@ -675,13 +683,7 @@ def test_few_states_lose_little_of_what_many_know(monkeypatch: pytest.MonkeyPatc
     """
     monkeypatch.setattr(chain, "_MOST_DENSE", 4**5)
     rng = np.random.default_rng(0)
-    follow = rng.dirichlet([0.15] * 4, size=4**4)
-    rows = np.zeros((600, 64), dtype=np.int64)
-    for row in rows:
-        state = int(rng.integers(0, 4**4))
-        for i in range(64):
-            row[i] = rng.choice(4, p=follow[state])
-            state = (4 * state + row[i]) % 4**4
+    rows = rows_of_a_chain(rng, 4, 0.15, (600, 64))
     experts = NGramExperts(4, ExpertsConfig(4))
     experts.count(len(rows), lambda part: (rows[part], rows[part] < 4))
     arrays = tables(experts)[0].chain

@@ -363,7 +363,7 @@ def posterior(
                         if mass * coming < least:
                             ratio = coming / ahead[i + 1, 0]
                             forgotten += mass * ratio
-                            chance[i, children] = prob * ratio
+                            chance[i, children] = max(prob * ratio, _LEAST_CHANCE)
                             place[children] = -1
                         else:
                             new[kept], weight[kept] = reached[y], mass
@@ -386,7 +386,7 @@ def posterior(
                 link[i, c] = left - 1
                 if place[c] >= 0:
                     g = group[place[c]]
-                    chance[i, c] *= factor[g]
+                    chance[i, c] = max(chance[i, c] * factor[g], _LEAST_CHANCE)
                     if renamed[g] >= 0:
                         link[i, c] = renamed[g]
         _go_back(tokens[row], begin, end, number, alpha, chance, link, after, before, out[row])
