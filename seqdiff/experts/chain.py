@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from seqdiff.ops.ngram_chain import ChainArrays
 
-_MOST_DENSE = 1 << 22  # probabilities after states of one length that are kept for every state
+_MOST_DENSE = 1 << 22  # most words of one length whose contexts are all states
+_MOST_NUMBERS = 1 << 24  # most states times symbols, if all states are dense
 
 Counts = tuple[np.ndarray, np.ndarray]
 
@@ -61,10 +63,11 @@ def chain_arrays(
         place = np.searchsorted(codes[k], word).clip(max=len(codes[k]) - 1)
         return np.where(codes[k][place] == word, base[k] + place, shorter)
 
-    following = np.empty((0, K), np.int64)
-    if depth < order:
-        every = np.arange(K ** (depth + 1))
-        following = longer(every, depth + 1, off[depth] + every % K**depth).reshape(-1, K)
+    following = []
+    for k in range(depth + 1):
+        every = np.arange(K ** (k + 1))
+        shorter = off[min(k + 1, depth)] + every % K ** min(k + 1, depth)
+        following.append((longer(every, k + 1, shorter) if k == depth else shorter).reshape(-1, K))
     parents, keeps, firsts, tokens, gains, leads = ([] for _ in range(6))
     for k in range(depth + 1, order + 1):
         words, found = levels[k]
@@ -78,25 +81,51 @@ def chain_arrays(
         ends = words % K**k
         if k == depth + 1:
             parents.append(off[depth] + without)
-            after = following.reshape(-1)[ends]
+            after = following[depth].reshape(-1)[ends]
         else:  # without their first token they have occurred too
             parents.append(base[k - 1] + _places(codes[k - 1], without))
             after = leads[-1][_places(levels[k - 1][0], ends)]
         leads.append(longer(words, k + 1, after))
     firsts.append(np.array([sum(map(len, tokens))]))
-    return ChainArrays(
+    chain = ChainArrays(
         np.concatenate(dense),
-        following,
+        np.concatenate(following).astype(np.int32),
         off,
-        _together(parents, np.int64),
+        _together(parents, np.int32),
         _together(keeps, np.float32),
         _together(firsts, np.int64),
-        _together(tokens, np.int64),
+        _together(tokens, np.int16),
         _together(gains, np.float32),
-        _together(leads, np.int64),
+        _together(leads, np.int32),
         order,
         depth,
     )
+    few = base[order + 1] * K <= _MOST_NUMBERS
+    return _all_dense(chain, [base[k] for k in range(depth + 1, order + 2)]) if few else chain
+
+
+def _all_dense(chain: ChainArrays, begins: Sequence[int]) -> ChainArrays:
+    """Turn sparse states into dense ones.
+
+    Args:
+        chain: The chain.
+        begins: The first sparse state of each length, and the number of states.
+    """
+    K = chain.dense.shape[1]
+    many, first = len(chain.dense), chain.first
+    dense, following = np.empty((begins[-1], K), np.float32), np.empty((begins[-1], K), np.int32)
+    dense[:many], following[:many] = chain.dense, chain.following
+    for begin, end in itertools.pairwise(begins):  # a state comes after the one without a token
+        own = slice(begin - many, end - many)
+        parent, lengths = chain.parent[own], np.diff(first[begin - many : end - many + 1])
+        followed = np.repeat(np.arange(begin, end), lengths)
+        seen = slice(first[begin - many], first[end - many])
+        dense[begin:end] = dense[parent] * chain.keep[own, None]
+        dense[followed, chain.token[seen]] += chain.gain[seen]
+        following[begin:end] = following[parent]
+        following[followed, chain.token[seen]] = chain.leads[seen]
+    none = {name: getattr(chain, name)[:0] for name in ("parent", "keep", "token", "gain", "leads")}
+    return chain._replace(dense=dense, following=following, first=first[:1], **none)
 
 
 def _places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -30,8 +30,10 @@ _CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of th
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
 # States of a chain before a visible token; before a masked one, and these times the symbols.
-_MOST_STATES, _LEAST_STATES, _MOST_CHILDREN = 256, 16, 8192
-_MOST_STEPS_KEPT = 2**23  # of a piece of a row, from a state by a token; 64 MB in each thread
+_MOST_STATES, _MOST_CHILDREN = 256, 2**15
+# Steps of a piece of a row, from a state by a token, of which a state keeps about 16 at most; they
+# take 120 MB in each thread.
+_MOST_STEPS_KEPT, _MOST_STEPS_OF_A_STATE = 2**23, 16
 _OVERLAP = 32  # times the order: tokens that a piece of a long row reads on each side
 
 
@@ -467,10 +469,12 @@ class NGramExperts(nn.Module):
         memory is cut into pieces that overlap, and that are the same for its reverse complement.
         """
         length = tokens.shape[1]
+        steps = self._beams[0] * min(_MOST_STEPS_OF_A_STATE, self.vocab_size)
+        longest = _MOST_STEPS_KEPT // steps
         size, ahead, behind, number, begin = length, 0, 0, 1, 0
         if block_size is not None:
             size, ahead, number = block_size, self.order, -(-length // block_size)
-        elif length > (longest := max(1, _MOST_STEPS_KEPT // (self._beams[0] * self.vocab_size))):
+        elif length > longest:
             number = -(-length // longest)
             number += number % 2 == 0 and length % 2 == 1
             size = -(-length // number)
@@ -495,8 +499,7 @@ class NGramExperts(nn.Module):
     @property
     def _beams(self) -> tuple[int, int]:
         """Most states of a chain before a masked token, and before a visible one."""
-        few = min(_MOST_STATES, max(_LEAST_STATES, _MOST_CHILDREN // self.vocab_size))
-        return few, _MOST_STATES
+        return min(_MOST_STATES, _MOST_CHILDREN // self.vocab_size), _MOST_STATES
 
     def _both(
         self, rows: Int[Tensor, "R L"], start: Int[Tensor, " R"], stop: Int[Tensor, " R"]

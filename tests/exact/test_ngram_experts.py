@@ -29,7 +29,8 @@ def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(mixture, "_PARTS", 4)
     if request.param == "sparse":
         monkeypatch.setattr(ngrams, "_MOST_DENSE", 1)
-        monkeypatch.setattr(chain, "_MOST_DENSE", K)
+        monkeypatch.setattr(chain, "_MOST_DENSE", K**2)
+        monkeypatch.setattr(chain, "_MOST_NUMBERS", 0)
         monkeypatch.setattr(ngrams, "_MERGED_TOKENS", 40)
     return request.param
 
@@ -593,10 +594,25 @@ def rows_of_a_chain(
 
 
 def few_states_by_hand(
-    table: NGramTable, x: Sequence[int], symbols: int, beam: int, wide: int, tail: int
+    table: NGramTable,
+    contexts: set[tuple[int, ...]] | None,
+    x: Sequence[int],
+    symbols: int,
+    beam: int,
+    wide: int,
+    tail: int,
 ) -> np.ndarray:
-    """The posterior of unknown tokens if unlikely states forget, for a chain with dense states."""
+    """The posterior of unknown tokens if unlikely states forget.
+
+    States longer than ``tail`` are those in ``contexts``, or all.
+    """
     order, end = table.order, len(x)
+
+    def longest(state: tuple[int, ...]) -> tuple[int, ...]:
+        state = cut(state, order)
+        while contexts is not None and len(state) > tail and state not in contexts:
+            state = state[1:]
+        return state
 
     @cache
     def after(state: tuple[int, ...]) -> np.ndarray:
@@ -631,16 +647,16 @@ def few_states_by_hand(
         reached: dict[tuple[int, ...], float] = {}
         for (state, y), m, later in zip(known, mass, ahead, strict=True):
             if m * later >= least:
-                to = cut((*state, y), order)
+                to = longest((*state, y))
                 reached[to] = reached.get(to, 0.0) + m
         worths = {to: m * coming[i + 1][cut(to, tail)] for to, m in reached.items()}
-        bound = 0.25 * sum(worths.values()) / most if len(worths) > most else 0.0
+        bound = sum(worths.values()) / most / 1600 if len(worths) > most else 0.0
         while sum(worth >= bound for worth in worths.values()) > most:
             bound *= 1.25
         kept: dict[tuple[int, ...], float] = {}
         step = {}
         for (state, y), m, later in zip(known, mass, ahead, strict=True):
-            to, factor = cut((*state, y), order), 1.0
+            to, factor = longest((*state, y)), 1.0
             if m * later < least or worths[to] < bound:
                 to, factor = (), later / coming[i + 1][()]
             kept[to] = kept.get(to, 0.0) + m * factor
@@ -659,22 +675,97 @@ def few_states_by_hand(
 
 @pytest.mark.parametrize(("beam", "wide"), [(2, 2), (4, 4), (5, 20), (16, 64)])
 def test_unlikely_states_forget_all_tokens(
-    beam: int, wide: int, monkeypatch: pytest.MonkeyPatch
+    beam: int, wide: int, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tails of three tokens estimate what comes, and states have up to four."""
-    monkeypatch.setattr(chain, "_MOST_DENSE", 5**5)
+    """Tails of two or three tokens estimate what comes, and states have up to four."""
+    tail = 3 if storage == "dense" else 2
+    monkeypatch.setattr(chain, "_MOST_DENSE", 5**5 if storage == "dense" else 5**3)
     rng = np.random.default_rng(0)
     rows = rows_of_a_chain(rng, 5, 0.2, (300, 40))
     experts = NGramExperts(5, ExpertsConfig(4))
     experts.count(len(rows), lambda part: (rows[part], rows[part] < 5))
-    table = tables(experts)[0]
+    table, contexts = tables(experts)[0], None
+    if storage == "sparse":
+        contexts = {
+            tuple(row[i : i + k]) for row in rows.tolist() for k in (3, 4) for i in range(40 - k)
+        }
     visible = np.where(rng.random((6, 40)) < np.linspace(0.3, 0.9, 6)[:, None], 5, rows[:6])
     ends = torch.zeros(6, dtype=torch.int64), torch.full((6,), 40)
     probs = chain_posterior(table.chain, torch.tensor(visible), *ends, beam, wide).numpy()
     for row, found in zip(visible.tolist(), probs, strict=True):
-        wanted = few_states_by_hand(table, row, 5, beam, wide, 3)
+        wanted = few_states_by_hand(table, contexts, row, 5, beam, wide, tail)
         unknown = np.array(row) == 5
         np.testing.assert_allclose(found[unknown], wanted[unknown], atol=1e-5)
+
+
+def test_few_states_by_hand_with_nine_symbols(
+    storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four symbols are added at a time, and one is left."""
+    if storage == "sparse":
+        monkeypatch.setattr(chain, "_MOST_DENSE", 9**2)
+    rng = np.random.default_rng(0)
+    rows = rows_of_a_chain(rng, 9, 0.1, (200, 30))
+    experts = NGramExperts(9, ExpertsConfig(2))
+    experts.count(len(rows), lambda part: (rows[part], rows[part] < 9))
+    table, depth = tables(experts)[0], tables(experts)[0].chain.depth
+    visible = np.where(rng.random((4, 30)) < 0.6, 9, rows[:4])
+    ends = torch.zeros(4, dtype=torch.int64), torch.full((4,), 30)
+    probs = chain_posterior(table.chain, torch.tensor(visible), *ends, 6, 20).numpy()
+    contexts = {tuple(rows[b, i : i + 2].tolist()) for b in range(200) for i in range(28)}
+    for row, found in zip(visible.tolist(), probs, strict=True):
+        wanted = few_states_by_hand(table, contexts, row, 9, 6, 20, depth)
+        unknown = np.array(row) == 9
+        np.testing.assert_allclose(found[unknown], wanted[unknown], atol=1e-5)
+
+
+def test_rows_of_a_batch_do_not_change_each_other() -> None:
+    """Rows with ends of their own, and states that are estimated anew for each."""
+    rows = some_rows(400)
+    arrays = tables(count(rows))[0].chain
+    visible = torch.tensor(some_rows(60, seed=1)).masked_fill(torch.rand(60, LENGTH) < 0.6, K)
+    start, stop = torch.randint(0, 4, (60,)), torch.randint(5, LENGTH + 1, (60,))
+    found = chain_posterior(arrays, visible, start, stop, 2, 2)
+    for b in range(60):
+        own = slice(b, b + 1)
+        alone = chain_posterior(arrays, visible[own], start[own], stop[own], 2, 2)
+        assert torch.equal(found[own], alone)
+
+
+@pytest.mark.parametrize("beam", [2, 4, 81])
+@pytest.mark.parametrize("complement", [False, True])
+def test_states_may_be_rows_or_lists(
+    complement: bool, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether sparse states become dense makes no difference; neither does their length."""
+    visible = torch.tensor(some_rows(30, seed=1)).masked_fill(torch.rand(30, LENGTH) < 0.6, K)
+    ends = torch.zeros(30, dtype=torch.int64), torch.full((30,), LENGTH)
+    found = {}
+    for words, numbers in itertools.product((K, K**2, K**3, K**4), (0, 1 << 24)):
+        monkeypatch.setattr(chain, "_MOST_DENSE", words)
+        monkeypatch.setattr(chain, "_MOST_NUMBERS", numbers)
+        arrays = tables(count(some_rows(400), complement=complement))[0].chain
+        assert (len(arrays.parent) == 0) == (numbers > 0 or words == K**4)
+        assert len(arrays.dense) == len(arrays.following)
+        found[words, numbers] = chain_posterior(arrays, visible, *ends, beam, beam)
+    for words in (K, K**2, K**3, K**4):
+        assert torch.equal(found[words, 0], found[words, 1 << 24])
+        if beam == 81:
+            torch.testing.assert_close(found[words, 0], found[K**4, 0])
+
+
+def test_without_context_every_token_has_its_frequency() -> None:
+    rows = some_rows(40)
+    table, _ = tables(count(rows, 0))
+    ends = torch.tensor([0]), torch.tensor([3])
+    found = chain_posterior(table.chain, torch.full((1, 3), K), *ends, 9, 9)
+    wanted = expected(words(rows), numbers(table), ())
+    np.testing.assert_allclose(found[0], np.tile(wanted, (3, 1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("symbols", "few"), [(4, 256), (110, 256), (256, 128), (512, 64)])
+def test_more_symbols_have_fewer_states(symbols: int, few: int) -> None:
+    assert NGramExperts(symbols, ExpertsConfig(1))._beams == (few, 256)
 
 
 def test_few_states_lose_little_of_what_many_know(monkeypatch: pytest.MonkeyPatch) -> None:

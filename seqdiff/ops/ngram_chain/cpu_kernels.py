@@ -11,11 +11,16 @@ a visible one. The others forget all their tokens: they become the empty state, 
 states that are least likely given the visible tokens on both sides. An earlier pass from right to
 left estimates how likely the tokens after a position are given the *tail* of a state, its last few
 tokens. The probability of a state that becomes the empty state is multiplied by its own estimate
-and divided by that of the empty state, so that its posterior probability stays about the same.
+and divided by that of the empty state, so that its posterior probability stays about the same. If
+there are many states, most of the steps after an unknown token are *light*: so unlikely that they
+lead to the empty state at once. Only their sums are kept, for each state and for each token.
 
-A state is a number. States of at most ``depth`` tokens are dense: those of k tokens are
-``off[k] + code``, where ``code`` has the tokens as digits in base K, the last one last. Longer ones
-have occurred in training, and are ``off[depth + 1]`` plus their place in a list.
+A state is a number. Every string of k tokens up to ``depth`` is the state ``off[k] + code``, where
+``code`` has the tokens as digits in base K, the last one last. Longer states have occurred in
+training, and come after these in the order of their length. The first states are *dense*: they are
+rows of ``dense`` and ``following``. The others are *sparse*: lists have what differs from the state
+without its oldest token. In chains with few symbols all states are dense, and otherwise those of at
+most ``depth`` tokens.
 """
 
 from __future__ import annotations
@@ -28,66 +33,39 @@ from seqdiff.ops.cpu_simd.vectors import next_task
 # Numba passes intrinsics their first argument, the typing context, by itself.
 # pyright: reportCallIssue=false
 
-# Lower bounds of a probability, and of what the forward and the backward pass say of a state, whose
-# product is not 0 in float64, even if visible tokens contradict what the chain has seen.
+# Lower bounds of the probability of a step, and of the forward and backward probabilities of a
+# state. Their product is not 0 in float64, even if visible tokens contradict what the chain has
+# seen.
 _LEAST_CHANCE, _LEAST_STATE = np.float32(1e-30), 1e-130
 _LEAST_AHEAD = np.float32(1e-20)  # of an estimate, relative to the largest one
-# If there are many states, a state and an unknown token lead to the empty state if the estimate of
-# their posterior probability, times the number of states to keep, is less than this.
+# A step is light if the estimate of its posterior probability, times the number of states to keep,
+# is less than this.
 _LIGHT = 1 / 16
+# Of too many states, those are forgotten whose estimated posterior probability, times the number of
+# states to keep, is less than a threshold. It starts with this and rises until few enough are left.
+_RARE = 1 / 1600
 _MOST_TAILS = 300  # few enough that their estimates take little time
 
 
 @inlined
-def _reached(state, k, off, order, depth, K):
-    """Return the dense state after a dense state of k tokens and token 0.
-
-    Those after the other tokens come next, except after the empty state of order 0.
-    """
-    code = state - off[k]
-    if k < depth:
-        return off[k + 1] + code * K
-    if k == 0:
-        return 0
-    return off[k] + (code % ((off[k + 1] - off[k]) // K)) * K
-
-
-@inlined
-def _level(state, off):
-    """Return the number of tokens of a dense state."""
-    k = 0
-    while off[k + 1] <= state:
-        k += 1
-    return k
-
-
-@inner
-def _climb(state, parent, off, depth, path):
+def _climb(state, parent, dense, path):
     """List a state and its shorter ones down to a dense one; return that one and their number."""
-    number, longest = 0, off[depth + 1]
-    while state >= longest:
-        path[number] = state - longest
+    number, many = 0, len(dense)
+    while state >= many:
+        path[number] = state - many
         number += 1
-        state = parent[state - longest]
+        state = parent[state - many]
     return state, number
 
 
-@inner
-def _spread(
-    state, dense, following, off, parent, keep, first, token, gain, leads, order, depth, path,
-    probs, reached,
-):  # fmt: skip
+@inlined
+def _spread(state, dense, following, parent, keep, first, token, gain, leads, path, probs, reached):
     """Compute the probability of every token after a state, and the state that it leads to."""
     K = dense.shape[1]
-    base, number = _climb(state, parent, off, depth, path)
-    k = _level(base, off)
-    stem, step = _reached(base, k, off, order, depth, K), min(order, 1)
+    base, number = _climb(state, parent, dense, path)
     for x in range(K):
         probs[x] = dense[base, x]
-        reached[x] = stem + x * step
-    if k == depth < order:
-        for x in range(K):
-            reached[x] = following[base - off[k], x]
+        reached[x] = following[base, x]
     for n in range(number - 1, -1, -1):
         place = path[n]
         for x in range(K):
@@ -97,19 +75,11 @@ def _spread(
             reached[token[f]] = leads[f]
 
 
-@inner
-def _single(
-    state, x, dense, following, off, parent, keep, first, token, gain, leads, order, depth, path
-):
+@inlined
+def _single(state, x, dense, following, parent, keep, first, token, gain, leads, path):
     """Compute the probability of one token after a state, and the state that it leads to."""
-    K = dense.shape[1]
-    base, number = _climb(state, parent, off, depth, path)
-    k = _level(base, off)
-    prob = dense[base, x]
-    if k == depth < order:
-        reached = following[base - off[k], x]
-    else:
-        reached = _reached(base, k, off, order, depth, K) + x * min(order, 1)
+    base, number = _climb(state, parent, dense, path)
+    prob, reached = dense[base, x], following[base, x]
     for n in range(number - 1, -1, -1):
         place = path[n]
         prob *= keep[place]
@@ -131,9 +101,9 @@ def _look_ahead(tokens, begin, end, off, near, reach, ahead, scale):
     """Estimate the probability of the tokens from a position on after each tail.
 
     The tails are dense states, and ``near`` has the probabilities of tokens after them. Those
-    before position i have the estimates ``ahead[i]``, which are multiplied by a number so that the
-    largest is 1. If those before position i + 1 were right, it would be the inverse of
-    ``scale[i]``. Only the empty tail and those that end with the visible token before i are set.
+    before position i have the estimates ``ahead[i]``, which are divided by the largest one. With
+    ``ahead[i + 1]`` as the estimates after it, the largest one is ``scale[i]``. After a visible
+    token, only the empty tail and those that end with this token are set.
     """
     K, tails = near.shape[1], len(reach)
     ahead[end, :] = 1.0
@@ -173,10 +143,28 @@ def _look_ahead(tokens, begin, end, off, near, reach, ahead, scale):
                 s = off[k] + shift
 
 
+@inlined
+def _weigh(probs, ahead, bound, mass, odds, light):
+    """Multiply the probabilities of tokens by the estimates of the tokens after them.
+
+    Add the products below ``bound``, times ``mass``, to ``light``, and return their sum.
+    """
+    K, lost = len(probs), 0.0
+    for y in range(K):
+        odds[y] = max(probs[y] * ahead[y], _LEAST_CHANCE)
+    for y in range(K):
+        light[y] += mass * (odds[y] if odds[y] < bound else np.float32(0))
+    for y in range(K):
+        lost += odds[y] if odds[y] < bound else np.float32(0)
+    return lost
+
+
 @inner
 def _merge(count, state, tail, weight, group, keys, slots, used):
     """Add up the weights of equal states, and number the groups; return how many there are."""
-    mask, groups = len(keys) - 1, 0
+    mask, groups = 15, 0
+    while mask < 4 * count:
+        mask = 2 * mask + 1
     for g in range(count):
         place = ((state[g] * 0x9E3779B1) >> 7) & mask
         while keys[place] >= 0 and keys[place] != state[g]:
@@ -201,7 +189,8 @@ def _merge(count, state, tail, weight, group, keys, slots, used):
 def _forget(groups, state, tail, weight, forgotten, beam, ahead, renamed, factor):
     """Keep at most ``beam`` states, and number them anew; the others become the empty state.
 
-    It comes last, if there is any weight in it. Return how many there are.
+    The empty state is the last one, with their weight and that of light steps, ``forgotten``,
+    unless both are 0. Return the number of states.
     """
     bound, left = 0.0, groups
     if groups > beam:
@@ -209,7 +198,7 @@ def _forget(groups, state, tail, weight, forgotten, beam, ahead, renamed, factor
         for g in range(groups):
             factor[g] = weight[g] * ahead[tail[g]]
             whole += factor[g]
-        bound = 0.2 * whole / beam
+        bound = whole / beam * _RARE / 1.25
         while left > beam:
             bound *= 1.25
             left = 0
@@ -232,27 +221,42 @@ def _forget(groups, state, tail, weight, forgotten, beam, ahead, renamed, factor
 
 
 @inner
-def _go_back(tokens, begin, end, number, alpha, chance, link, after, before, out):
-    """Run the backward pass of a row, and fill ``out`` at unknown positions."""
+def _longer(values):
+    """Copy values to the beginning of an array that is twice as long."""
+    copied = np.empty(2 * len(values), values.dtype)
+    copied[: len(values)] = values
+    return copied
+
+
+@inner
+def _go_back(
+    tokens, begin, end, number, alpha, first_step, symbol, chance, link, loss, light, after,
+    before, out,
+):  # fmt: skip
+    """Run the backward pass of a row, and fill ``out`` at unknown positions.
+
+    State j before position i has the steps from ``first_step[i, j]`` to ``first_step[i, j + 1]``,
+    and its light steps have the probability ``loss[i, j]`` together. Light steps with token y have
+    the joint probability ``light[i, y]`` with the visible tokens before position i.
+    """
     K, total = out.shape[1], np.empty(out.shape[1])
     after[:] = 1.0
     for i in range(end - 1, begin - 1, -1):
-        unknown = tokens[i] == K
-        width = K if unknown else 1
-        total[:] = 0.0
+        empty = after[number[i + 1] - 1]
+        for y in range(K):
+            total[y] = light[i, y] * empty
         largest = 0.0
         for j in range(number[i]):
-            mass = 0.0
-            for y in range(width):
-                c = j * width + y
-                joint = chance[i, c] * after[link[i, c]]
+            mass = loss[i, j] * empty
+            for c in range(first_step[i, j], first_step[i, j + 1]):
+                joint = chance[c] * after[link[c]]
                 mass += joint
-                total[y] += alpha[i, j] * joint
+                total[symbol[c]] += alpha[i, j] * joint
             before[j] = mass
             largest = max(largest, mass)
         for j in range(number[i]):
             after[j] = max(before[j] / largest, _LEAST_STATE)
-        if unknown:
+        if tokens[i] == K:
             out[i] = total / total.sum()
 
 
@@ -267,19 +271,18 @@ def posterior(
         tokens: Ids ``(R, L)``, K where unknown.
         start: First position of each row ``(R,)``.
         stop: The position after its last one ``(R,)``.
-        dense: Probability of every token after every dense state, ``(S, K)``.
-        following: The state after a state of ``depth`` tokens and a token ``(K^depth, K)``; not
-            read if ``depth`` is ``order``.
+        dense: Probability of every token after every dense state ``(S, K)``.
+        following: The state after every dense state and token ``(S, K)``.
         off: The first state of 0, 1, ..., ``depth + 1`` tokens ``(depth + 2,)``.
-        parent: The state without its oldest token, for each longer state ``(C,)``.
+        parent: The state without its oldest token, for each sparse state ``(C,)``.
         keep: What the probabilities after that state are multiplied by ``(C,)``.
         first: Where the tokens that followed each state begin and the last ones end ``(C + 1,)``.
         token: Those tokens, in order for each state ``(F,)``.
         gain: What is added to their probability ``(F,)``.
         leads: The state that they lead to ``(F,)``.
         out: Probability of every token at unknown positions ``(R, L, K)``, not set elsewhere.
-        order: Longest state.
-        depth: Longest dense state.
+        order: Longest state, in tokens.
+        depth: Up to how many tokens every string is a state.
         beam: Most states before an unknown token, besides the empty one.
         wide: Most states before a visible token, likewise; at least ``beam``.
     """
@@ -296,16 +299,18 @@ def posterior(
         np.empty(most, np.int64),
         np.empty(most, np.int64),
     )
-    new, weight, place = np.empty(most, np.int64), np.empty(most), np.empty(most, np.int64)
+    new, weight = np.empty(most, np.int64), np.empty(most)
     new_tail, factor = np.empty(most, np.int64), np.empty(most)
     path, probs, reached = (
         np.empty(order + 1, np.int64),
         np.empty(K, np.float32),
-        np.empty(K, np.int64),
+        np.empty(K, np.int32),
     )
     state, tail = np.empty(states, np.int64), np.empty(states, np.int64)
     alpha, number = np.empty((length + 1, states)), np.empty(length + 1, np.int64)
-    chance, link = np.empty((length, most), np.float32), np.empty((length, most), np.int32)
+    first_step = np.empty((length, states + 1), np.int64)
+    loss, light = np.empty((length, states), np.float32), np.empty((length, K))
+    odds = np.empty(K, np.float32)
     after, before = np.empty(states), np.empty(states)
     limited = depth < order or off[depth + 1] - off[depth] > beam
     longest = 0  # tail, in tokens
@@ -314,10 +319,14 @@ def posterior(
     reach = np.empty(off[longest + 1], np.int64)  # the tail after a tail and token 0
     for k in range(longest + 1):
         for s in range(off[k], off[k + 1]):
-            reach[s] = _reached(s, k, off, longest, longest, K)
-    step, near = min(longest, 1), np.empty((len(reach), K), np.float32)
-    near[:] = dense[: len(reach)]
-    ahead, scale = np.ones((length + 1, len(reach)), np.float32), np.ones(length)
+            reach[s] = off[min(k + 1, longest)] + (s - off[k]) * K % K**longest
+    symbol, link, chance = (
+        np.empty(most, np.int16),
+        np.empty(most, np.int32),
+        np.empty(most, np.float32),
+    )
+    step, near = min(longest, 1), dense[: len(reach)]
+    ahead, scale = np.ones((length + 1, max(K, len(reach))), np.float32), np.ones(length)
     while True:
         row = next_task(counter)
         if row >= rows:
@@ -331,46 +340,54 @@ def posterior(
         if limited and longest > 0:
             _look_ahead(tokens[row], begin, end, off, near, reach, ahead, scale)
         state[0], tail[0], alpha[begin, 0], number[begin] = 0, 0, 1.0, 1
+        steps = 0
         for i in range(begin, end):
             x, count = tokens[row, i], number[i]
-            children = kept = 0
-            least = forgotten = 0.0
+            origin, kept = steps, 0
+            forgotten = 0.0
+            light[i] = 0.0
             to_keep = wide if i + 1 == end or tokens[row, i + 1] < K else beam
+            if steps + most > len(chance):
+                symbol, link, chance = _longer(symbol), _longer(link), _longer(chance)
             if x < K:
                 for j in range(count):
                     prob, to = _single(
-                        state[j], x, dense, following, off, parent, keep, first, token, gain,
-                        leads, order, depth, path,
-                    )  # fmt: skip
-                    chance[i, j] = max(prob, _LEAST_CHANCE)
-                    new[j], weight[j], place[j] = to, alpha[i, j] * chance[i, j], j
-                    new_tail[j] = reach[tail[j]] + x * step
-                children = kept = count
+                        state[j], x, dense, following, parent, keep, first, token, gain, leads, path
+                    )
+                    first_step[i, j], loss[i, j] = steps, 0.0
+                    chance[steps], symbol[steps] = max(prob, _LEAST_CHANCE), 0
+                    new[kept], weight[kept] = to, alpha[i, j] * chance[steps]
+                    new_tail[kept] = reach[tail[j]] + x * step
+                    kept += 1
+                    steps += 1
             else:
+                least = 0.0
                 if limited and count * K > 4 * beam:
                     for j in range(count):
                         least += alpha[i, j] * ahead[i, tail[j]]
                     least *= scale[i] * _LIGHT / to_keep
                 for j in range(count):
                     _spread(
-                        state[j], dense, following, off, parent, keep, first, token, gain, leads,
-                        order, depth, path, probs, reached,
+                        state[j], dense, following, parent, keep, first, token, gain, leads, path,
+                        probs, reached,
                     )  # fmt: skip
-                    end_of = reach[tail[j]]
+                    first_step[i, j] = steps
+                    end_of, mass = reach[tail[j]], alpha[i, j]
+                    bound = np.float32(least / mass)
+                    coming = ahead[i + 1, end_of : end_of + K]
+                    lost = _weigh(probs, coming, bound, mass, odds, light[i])
+                    loss[i, j] = lost / ahead[i + 1, 0]
+                    forgotten += mass * loss[i, j]
                     for y in range(K):
-                        prob = max(probs[y], _LEAST_CHANCE)
-                        mass, coming = alpha[i, j] * prob, ahead[i + 1, end_of + y * step]
-                        if mass * coming < least:
-                            ratio = coming / ahead[i + 1, 0]
-                            forgotten += mass * ratio
-                            chance[i, children] = max(prob * ratio, _LEAST_CHANCE)
-                            place[children] = -1
-                        else:
-                            new[kept], weight[kept] = reached[y], mass
+                        if odds[y] >= bound:
+                            chance[steps], symbol[steps] = max(probs[y], _LEAST_CHANCE), y
+                            new[kept], weight[kept] = reached[y], mass * chance[steps]
                             new_tail[kept] = end_of + y * step
-                            chance[i, children], place[children] = prob, kept
                             kept += 1
-                        children += 1
+                            steps += 1
+                for y in range(K):
+                    light[i, y] /= ahead[i + 1, 0]
+            first_step[i, count] = steps
             groups = _merge(kept, new, new_tail, weight, group, keys, slots, used)
             left = _forget(
                 groups, new, new_tail, weight, forgotten, to_keep, ahead[i + 1], renamed, factor
@@ -382,11 +399,11 @@ def posterior(
                 state[g], tail[g] = new[g], new_tail[g]
                 alpha[i + 1, g] = max(weight[g] / total, _LEAST_STATE)
             number[i + 1] = left
-            for c in range(children):
-                link[i, c] = left - 1
-                if place[c] >= 0:
-                    g = group[place[c]]
-                    chance[i, c] = max(chance[i, c] * factor[g], _LEAST_CHANCE)
-                    if renamed[g] >= 0:
-                        link[i, c] = renamed[g]
-        _go_back(tokens[row], begin, end, number, alpha, chance, link, after, before, out[row])
+            for c in range(kept):
+                g = group[c]
+                chance[origin + c] = max(chance[origin + c] * factor[g], _LEAST_CHANCE)
+                link[origin + c] = renamed[g] if renamed[g] >= 0 else left - 1
+        _go_back(
+            tokens[row], begin, end, number, alpha, first_step, symbol, chance, link, loss, light,
+            after, before, out[row],
+        )  # fmt: skip

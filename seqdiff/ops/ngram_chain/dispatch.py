@@ -15,20 +15,20 @@ class ChainArrays(NamedTuple):
 
     Attributes:
         dense: Probability of every token after every dense state.
-        following: The state after a longest dense state and a token.
+        following: The state after every dense state and token.
         off: The first state of 0, 1, ..., ``depth + 1`` tokens.
-        parent: The state without its oldest token, of each longer state.
+        parent: The state without its oldest token, of each sparse state.
         keep: What the probabilities after that state are multiplied by.
-        first: Where the tokens that followed each longer state begin; the last one ends the list.
+        first: Where the tokens that followed each sparse state begin; the last one ends the list.
         token: Those tokens, in order for each state.
         gain: What is added to their probability.
         leads: The state that they lead to.
-        order: Longest state in tokens.
-        depth: Longest dense state.
+        order: Longest state, in tokens.
+        depth: Up to how many tokens every string is a state.
     """
 
     dense: Float[np.ndarray, "S K"]
-    following: Int[np.ndarray, "P K"]
+    following: Int[np.ndarray, "S K"]
     off: Int[np.ndarray, " D"]
     parent: Int[np.ndarray, " C"]
     keep: Float[np.ndarray, " C"]
@@ -50,13 +50,13 @@ def chain_posterior(
 ) -> Float[Tensor, "R L K"]:
     """Compute the distribution of every unknown token of a chain, given all visible ones.
 
-    It is exact if all states are dense and no more than ``beam`` have the longest length, or if
-    unknown tokens are so few that no position can be reached in more than ``beam`` states, even if
-    equal ones are counted several times. Otherwise states that are unlikely given the tokens on
-    both sides forget all their tokens, and the result is an approximation. It is always a
-    distribution that depends on visible tokens only. The forward and backward passes are those of
-    Rabiner 1989, "A tutorial on hidden Markov models", section III, whose states are here the last
-    tokens.
+    It is exact if every string of ``order`` tokens is a state and there are no more than ``beam``
+    of them, or if unknown tokens are so few that no position can be reached in more than ``beam``
+    states, even if equal ones are counted several times. Otherwise states that are unlikely given
+    the tokens on both sides forget all their tokens, and the result is an approximation. It is
+    always a distribution that depends on visible tokens only. The forward and backward passes are
+    those of Rabiner 1989, "A tutorial on hidden Markov models", section III, whose states are here
+    the last tokens.
 
     Args:
         chain: The chain.
