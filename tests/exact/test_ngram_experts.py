@@ -14,7 +14,7 @@ from torch import Tensor
 from seqdiff.backbones import AutoregressiveTransformer, Caduceus, Transformer
 from seqdiff.denoiser import Denoiser
 from seqdiff.experts import ExpertsConfig, NGramExperts, NGramTable, chain, mixture, ngrams
-from seqdiff.ops.ngram_chain import chain_posterior
+from seqdiff.ops.ngram_chain import chain_posterior, cpu_kernels
 from seqdiff.process import Absorbing, Blockwise, LeftToRight, Uniform
 from seqdiff.schedules import LogLinear
 from seqdiff.types import Inputs
@@ -730,6 +730,21 @@ def test_rows_of_a_batch_do_not_change_each_other() -> None:
         own = slice(b, b + 1)
         alone = chain_posterior(arrays, visible[own], start[own], stop[own], 2, 2)
         assert torch.equal(found[own], alone)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 4, 15, 16])
+def test_equal_states_are_found_within_the_table(number: int) -> None:
+    """Python finds what is outside of an array, which the compiled kernel does not."""
+    merge = cpu_kernels._merge.py_func
+    state = np.random.default_rng(0).integers(0, 1 << 20, number)
+    state[number // 2 :] = state[: number - number // 2]
+    found, weight, group = state.copy(), np.ones(number), np.empty(number, np.int64)
+    size = 1 << max(0, 4 * number - 1).bit_length()  # as in the kernel
+    keys, slots = np.full(size, -1), np.empty(size, np.int64)
+    groups = merge(number, found, state.copy(), weight, group, keys, slots, np.empty_like(state))
+    assert found[:groups].tolist() == list(dict.fromkeys(state.tolist()))
+    assert weight[:groups].sum() == number
+    assert (found[group] == state).all() and (keys == -1).all()
 
 
 @pytest.mark.parametrize("beam", [2, 4, 81])

@@ -162,8 +162,8 @@ def _weigh(probs, ahead, bound, mass, odds, light):
 @inner
 def _merge(count, state, tail, weight, group, keys, slots, used):
     """Add up the weights of equal states, and number the groups; return how many there are."""
-    mask, groups = 15, 0
-    while mask < 4 * count:
+    mask, groups = 0, 0
+    while mask + 1 < 4 * count:
         mask = 2 * mask + 1
     for g in range(count):
         place = ((state[g] * 0x9E3779B1) >> 7) & mask
