@@ -206,7 +206,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
         type=Path,
         nargs="?",
         const=RESULTS,
-        help="also write the results to this file, or without a name into benchmarks/results",
+        help="also write the results to this file or folder; without a name, benchmarks/results",
     )
     return parser
 
@@ -231,9 +231,9 @@ def write_json(
     """Write the measurements with machine and date; do nothing without a path."""
     if path is None:
         return
-    if path == RESULTS:
+    if path == RESULTS or path.is_dir():
         device = re.sub(r"[^a-z0-9]+", "-", str(described["device"]).lower()).strip("-")
-        path = RESULTS / f"{benchmark}-{device}.json"
+        path = path / f"{benchmark}-{device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "benchmark": benchmark,
