@@ -583,3 +583,5 @@ def quieten_lightning() -> None:
     for message in _NOISE:
         warnings.filterwarnings("ignore", message=message, module="lightning")
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    # No layer of ours changes what another one has returned.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")

@@ -57,7 +57,8 @@ class ShardedStrategy(ModelParallelStrategy):
         """Shard a module in place.
 
         A device holds the whole weights of one layer at a time, and of what lies outside of layers
-        during a step.
+        during a step. A layer's weights are whole only in its ``forward`` and in the methods that
+        its class names in ``forward_methods``.
 
         Args:
             module: The module.
@@ -67,6 +68,8 @@ class ShardedStrategy(ModelParallelStrategy):
         mesh = self.device_mesh["data_parallel"]
         for layer in list_layers(layers):
             fully_shard(layer, mesh=mesh)
+            for method in getattr(layer, "forward_methods", ()):
+                register_fsdp_forward_method(layer, method)
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
         for step in steps:
             register_fsdp_forward_method(module, step)

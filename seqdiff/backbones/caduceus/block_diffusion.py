@@ -8,6 +8,7 @@ have tied projections and add the outputs of their directions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,78 +24,80 @@ from seqdiff.ops.bimamba import Borders, mamba_borders, mamba_from, mamba_throug
 from seqdiff.types import Inputs, Signal
 
 
-def begin(layer: CaduceusBlock, batch: int) -> Borders:
-    """Return the border before the first token of a row."""
-    fwd, _ = layer.mixer.weights()
-    return no_borders(batch, fwd.conv_weight, fwd.A)
+class BlockMambaBlock(CaduceusBlock):
+    """A layer that can also read clean and noisy tokens block by block."""
 
+    forward_methods = ("read_clean", "read_borders", "read_noisy")
 
-def read_clean(
-    layer: CaduceusBlock,
-    x: Float[Tensor, "B L D"],
-    block_size: int,
-    start: Borders,
-    padding: Bool[Tensor, "B L"] | None = None,
-) -> tuple[Float[Tensor, "B L D"], Borders]:
-    """Run a layer on clean tokens; each one depends on earlier blocks and on its own block.
+    def begin(self, batch: int) -> Borders:
+        """Return the border before the first token of a row."""
+        fwd, _ = self.mixer.weights()
+        return no_borders(batch, fwd.conv_weight, fwd.A)
 
-    Args:
-        layer: The layer.
-        x: Residual stream of whole blocks.
-        block_size: Number of tokens in a block.
-        start: Border before the first of these tokens.
-        padding: True at padding, after the last real position.
+    def read_clean(
+        self,
+        x: Float[Tensor, "B L D"],
+        block_size: int,
+        start: Borders | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> tuple[Float[Tensor, "B L D"], Borders]:
+        """Run the layer on clean tokens; each depends on earlier blocks and on its own block.
 
-    Returns:
-        The residual stream and all borders, see ``mamba_through``.
-    """
-    mixer = layer.mixer
-    xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
-    y, borders = mamba_through(
-        xz, *mixer.weights(), block_size, start, padding, backend=mixer.backend
-    )
-    return x + project_out(mixer.out_proj, y, False, directions=2), borders
+        Args:
+            x: Residual stream of whole blocks.
+            block_size: Number of tokens in a block.
+            start: Border before the first of these tokens; ``None`` at the start of a row.
+            padding: True at padding, after the last real position.
 
+        Returns:
+            The residual stream and all borders, see ``mamba_through``.
+        """
+        mixer = self.mixer
+        start = self.begin(len(x)) if start is None else start
+        xz = project_in(mixer.in_proj, self.norm(x), padding, False)
+        y, borders = mamba_through(
+            xz, *mixer.weights(), block_size, start, padding, backend=mixer.backend
+        )
+        return x + project_out(mixer.out_proj, y, False, directions=2), borders
 
-def read_borders(
-    layer: CaduceusBlock,
-    x: Float[Tensor, "B L D"],
-    block_size: int,
-    start: Borders,
-    padding: Bool[Tensor, "B L"] | None = None,
-) -> Borders:
-    """Compute only the borders that ``read_clean`` returns."""
-    mixer = layer.mixer
-    fwd, _ = mixer.weights()
-    channels = len(fwd.D)
-    proj = mixer.in_proj
-    bias = None if proj.bias is None else proj.bias[:channels]
-    inner = F.linear(layer.norm(x), proj.weight[:channels], bias)
-    if padding is not None:
-        inner = inner.masked_fill(padding[..., None], 0)
-    return mamba_borders(inner, fwd, block_size, start, padding, backend=mixer.backend)
+    def read_borders(
+        self,
+        x: Float[Tensor, "B L D"],
+        block_size: int,
+        start: Borders | None = None,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Borders:
+        """Compute only the borders that ``read_clean`` returns."""
+        mixer = self.mixer
+        start = self.begin(len(x)) if start is None else start
+        fwd, _ = mixer.weights()
+        channels = len(fwd.D)
+        proj = mixer.in_proj
+        bias = None if proj.bias is None else proj.bias[:channels]
+        inner = F.linear(self.norm(x), proj.weight[:channels], bias)
+        if padding is not None:
+            inner = inner.masked_fill(padding[..., None], 0)
+        return mamba_borders(inner, fwd, block_size, start, padding, backend=mixer.backend)
 
+    def read_noisy(
+        self,
+        x: Float[Tensor, "B L D"],
+        block_size: int,
+        borders: Borders,
+        padding: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """Run the layer on noisy tokens; each depends on its block and the border before it.
 
-def read_noisy(
-    layer: CaduceusBlock,
-    x: Float[Tensor, "B L D"],
-    block_size: int,
-    borders: Borders,
-    padding: Bool[Tensor, "B L"] | None = None,
-) -> Float[Tensor, "B L D"]:
-    """Run a layer on noisy tokens; each one depends on its block and the border before it.
-
-    Args:
-        layer: See ``read_clean``.
-        x: Residual stream of noisy blocks; the last one may be shorter.
-        block_size: See ``read_clean``.
-        borders: The border before each block, from ``read_clean`` or ``read_borders``.
-        padding: See ``read_clean``.
-    """
-    mixer = layer.mixer
-    xz = project_in(mixer.in_proj, layer.norm(x), padding, False)
-    y = mamba_from(xz, *mixer.weights(), block_size, borders, padding, backend=mixer.backend)
-    return x + project_out(mixer.out_proj, y, False, directions=2)
+        Args:
+            x: Residual stream of noisy blocks; the last one may be shorter.
+            block_size: See ``read_clean``.
+            borders: The border before each block, from ``read_clean`` or ``read_borders``.
+            padding: See ``read_clean``.
+        """
+        mixer = self.mixer
+        xz = project_in(mixer.in_proj, self.norm(x), padding, False)
+        y = mamba_from(xz, *mixer.weights(), block_size, borders, padding, backend=mixer.backend)
+        return x + project_out(mixer.out_proj, y, False, directions=2)
 
 
 PIECE = 1024  # tokens that `append` processes at a time, to bound memory for long prompts
@@ -130,7 +133,7 @@ class StateCache:
         signal: Tensor | None,
     ) -> StateCache:
         """Create a cache without tokens."""
-        borders = [begin(layer, batch_size) for layer in network.stack]
+        borders = [layer.begin(batch_size) for layer in network.stack]
         return cls(network, block_size, label, signal, borders)
 
     @torch.no_grad()
@@ -149,7 +152,7 @@ class StateCache:
         self._check("x_t", x_t, x_t.shape[1] <= self.block_size, "at most")
         inputs, x = Inputs(x_t), self._embed(x_t)
         for layer, borders in zip(self.network.stack, self.borders, strict=True):
-            x = read_noisy(layer, x, self.block_size, borders)
+            x = layer.read_noisy(x, self.block_size, borders)
         return self.network.head(x, inputs, where)
 
     @torch.no_grad()
@@ -178,9 +181,9 @@ class StateCache:
         x, passed = self._embed(x0), []
         for layer, start in zip(self.network.stack, self.borders, strict=True):
             if layer is self.network.stack[-1]:
-                borders = read_borders(layer, x, self.block_size, start)
+                borders = layer.read_borders(x, self.block_size, start)
             else:
-                x, borders = read_clean(layer, x, self.block_size, start)
+                x, borders = layer.read_clean(x, self.block_size, start)
             passed.append(Borders(*(part[:, -1:].clone() for part in borders)))
         self.borders = passed
 
@@ -222,6 +225,12 @@ class BlockMamba(PlainMamba, _Bidirectional):
     """
 
     reads_blocks = True
+    block = BlockMambaBlock
+
+    @property
+    def stack(self) -> Sequence[BlockMambaBlock]:
+        """The layers, from first to last."""
+        return [layer for layer in self.layers if isinstance(layer, BlockMambaBlock)]
 
     def block_logits(
         self,
@@ -254,12 +263,11 @@ class BlockMamba(PlainMamba, _Bidirectional):
         clean = self.conditioned(self.embedding(x0[:, :behind]), inputs.label, before)
         noisy = self.conditioned(self.embed(inputs), inputs.label, signal)
         for layer in self.stack:
-            start = begin(layer, len(clean))
             if layer is self.stack[-1]:
-                borders = read_borders(layer, clean, block_size, start, absent)
+                borders = layer.read_borders(clean, block_size, padding=absent)
             else:
-                clean, borders = read_clean(layer, clean, block_size, start, absent)
-            noisy = read_noisy(layer, noisy, block_size, borders, padding)
+                clean, borders = layer.read_clean(clean, block_size, padding=absent)
+            noisy = layer.read_noisy(noisy, block_size, borders, padding)
         return self.head(noisy, inputs, where)
 
     def block_cache(

@@ -179,16 +179,18 @@ class MambaNetwork(Backbone):
 class _Bidirectional(MambaNetwork):
     """A network whose blocks run in both directions."""
 
+    block: type[CaduceusBlock] = CaduceusBlock
+
     def add_layers(self, backend: str) -> None:
         """Build ``layers`` and draw the initial weights of the embedding and the layers."""
         count = self.config.n_layer
-        self.layers = nn.ModuleList(CaduceusBlock(self.config, backend) for _ in range(count))
+        self.layers = nn.ModuleList(self.block(self.config, backend) for _ in range(count))
         nn.init.normal_(self.embedding.weight, std=0.02)
         for block in self.stack:
             block.mixer.initialise_projections(count)
 
     @property
-    def stack(self) -> list[CaduceusBlock]:
+    def stack(self) -> Sequence[CaduceusBlock]:
         """The layers, from first to last."""
         return [layer for layer in self.layers if isinstance(layer, CaduceusBlock)]
 

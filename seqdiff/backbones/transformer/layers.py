@@ -159,6 +159,8 @@ class AdaptiveBlock(Block):
         cond_dim: Channels of the condition.
     """
 
+    forward_methods = ("modulated_keys_values",)
+
     def __init__(self, d_model: int, n_heads: int, dropout: float, cond_dim: int) -> None:
         super().__init__(d_model, n_heads, dropout)
         self.modulation = zeroed(nn.Linear(cond_dim, 6 * d_model))
