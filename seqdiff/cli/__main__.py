@@ -10,7 +10,7 @@ import seqdiff.cli
 if not sys.flags.safe_path and Path(seqdiff.cli.__file__).parents[2] != Path.cwd():
     del sys.path[0]
 
-from seqdiff.cli.app import main
+from seqdiff.cli.app import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

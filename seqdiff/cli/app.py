@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
 import re
@@ -296,6 +297,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+def run() -> int:
+    """Run a command as a program.
+
+    Returns:
+        The exit code, see ``main``.
+    """
+    code = [1]
+    atexit.register(_leave_broken_group, code)  # registered first, so called last
+    code[0] = main()
+    return code[0]
+
+
+def _leave_broken_group(code: list[int]) -> None:
+    """End the process here if an error has left a distributed run's process group behind.
+
+    Otherwise, its threads may abort the interpreter while that ends (pytorch/pytorch#190489), so
+    that the exit code is -6.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code[0])
 
 
 def _stop_at_signals() -> dict[signal.Signals, Any]:

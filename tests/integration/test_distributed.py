@@ -118,13 +118,14 @@ def test_a_run_goes_on_with_another_number_of_devices(
 
 
 @pytest.mark.slow
-def test_all_devices_train_the_same_block_size(config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_all_devices_train_the_same_block_size(strategy: str, config: Path, tmp_path: Path) -> None:
     """Two cycles of three sizes: with sizes that differ between devices the weights would too."""
     one, two = tmp_path / "one", tmp_path / "two"
     sizes = ["--block_size=[1,4,12]", "--objective=seqdiff.objectives.WeightedMLM"]
     flags = [str(config), *ELASTIC, *sizes, "--trainer.max_steps=6"]
     _train(*flags, f"--output={one}")
-    _train(*flags, f"--output={two}", devices=2)
+    _train(*flags, f"--output={two}", devices=2, strategy=strategy)
     _assert_same_run(one, two)
 
 
@@ -133,9 +134,13 @@ NETS = {
     "AutoregressiveTransformer": ["--preset=ar", "--backbone.dropout=0", *ELASTIC[6:9]],
     "Caduceus": ["--backbone.d_model=8", "--backbone.n_layer=2", "--backbone.d_state=4"],
     "AutoregressiveMamba": ["--preset=ar", "--backbone.d_model=8", "--backbone.n_layer=2"],
+    "BlockMamba": ["--backbone.d_model=8", "--backbone.n_layer=2", "--backbone.d_state=4"],
     "tests.integration.toy_domain.TiedNet": [],
     "tests.integration.toy_domain.NetWithASpare": [],
 }
+BLOCKS = ["--block_size=4", "--objective=BlockNELBO", "--objective.search_batches=null"]
+NETS["Transformer, blocks of 4"] = [*NETS["Transformer"], *BLOCKS]
+NETS["BlockMamba, blocks of 4"] = [*NETS["BlockMamba"], *BLOCKS]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,8 @@ NETS = {
 def test_every_network_can_be_sharded(net: str, config: Path, tmp_path: Path) -> None:
     """Over one device, in this process; a part that is not gathered when it is used is an error."""
     plain, sharded = tmp_path / "plain", tmp_path / "sharded"
-    flags = [f"--backbone={net}", *NETS[net], "--trainer.val_check_interval=2"]
+    name = net.partition(",")[0]
+    flags = [f"--backbone={name}", *NETS[net], "--trainer.val_check_interval=2"]
     for run, more in ((plain, []), (sharded, ["--trainer.strategy=fsdp"])):
         start = ["train", str(config), *flags, *more, f"--output={run}"]
         with mock.patch.dict(os.environ):  # Lightning names the process group there.
@@ -215,6 +221,36 @@ def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, de
     resume = f"seqdiff train --resume {run} --trust-code tests"
     assert lines[-1].endswith(f"see what it printed, then continue: {resume}")
     assert processes[1 - dead].returncode == 2
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_process_group_left_behind_does_not_meet_the_end_of_the_interpreter(
+    group: bool, tmp_path: Path
+) -> None:
+    """Its threads would abort the interpreter in about one of eight runs."""
+    start = f"init_process_group('gloo', init_method={(tmp_path / 'store').as_uri()!r}, "
+    lines = [
+        "import atexit, sys",
+        "from torch.distributed import init_process_group",
+        "from seqdiff.cli.app import run",
+        "class Last:",
+        "    def __del__(self): print('the interpreter ends')",
+        "last = Last()",
+        f"{start}rank=0, world_size=1)" if group else "",
+        f"sys.argv = ['seqdiff', 'evaluate', {str(tmp_path / 'absent')!r}]",
+        "code = run()",
+        "atexit.register(print, 'code', code)",
+        "sys.exit(code)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2 and "absent" in done.stderr.splitlines()[-1]
+    assert done.stdout.splitlines() == ["code 2"] + ["the interpreter ends"] * (not group)
 
 
 def test_averaging_each_process_own_mean_is_another_gradient(config: Path) -> None:
