@@ -300,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Run a command as a program.
+    """Run a command as a program, which ends afterwards.
 
     Returns:
         The exit code, see ``main``.
@@ -312,16 +312,18 @@ def run() -> int:
 
 
 def _leave_broken_group(code: list[int]) -> None:
-    """End the process here if an error has left a distributed run's process group behind.
+    """End the process at once if the process group of a distributed run is still there.
 
-    Otherwise, its threads may abort the interpreter while that ends (pytorch/pytorch#190489), so
-    that the exit code is -6.
+    A command destroys it unless there was an error. The threads of a broken group may abort the
+    interpreter while that ends (pytorch/pytorch#190489), so that the exit code is -6.
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        with suppress(OSError):
-            sys.stdout.flush()
-        os._exit(code[0])
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            stream.flush()
+    os._exit(code[0])
 
 
 def _stop_at_signals() -> dict[signal.Signals, Any]:

@@ -583,5 +583,5 @@ def quieten_lightning() -> None:
     for message in _NOISE:
         warnings.filterwarnings("ignore", message=message, module="lightning")
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-    # No layer of ours changes what another one has returned.
+    # It says that in-place changes of such a view go wrong. Our networks make none.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")

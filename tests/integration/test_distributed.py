@@ -12,8 +12,11 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from seqdiff.backbones import Transformer
 from seqdiff.cli.app import main
+from seqdiff.types import Inputs
 from tests.integration.conftest import write_config
 
 ROOT = Path(__file__).parents[2]
@@ -160,6 +163,22 @@ def test_every_network_can_be_sharded(net: str, config: Path, tmp_path: Path) ->
     _assert_same_run(plain, sharded)
 
 
+def test_layers_of_block_diffusion_may_get_copies_of_their_arguments() -> None:
+    """FSDP2 of PyTorch 2.10 flattens the arguments of a layer and builds them again."""
+    sizes: dict[str, int] = {"d_model": 16, "n_layer": 3, "n_heads": 2, "cond_dim": 8}
+    network = Transformer(**sizes, num_embeddings=7, num_logits=6).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x0 = torch.arange(24).reshape(2, 12) % 6
+    inputs = Inputs(x0.masked_fill(torch.rand(x0.shape) < 0.5, 6))
+    wanted = network.block_logits(inputs, x0, 4)
+    for layer in network.blocks:
+        layer.register_forward_pre_hook(
+            lambda _, arguments: tree_unflatten(*tree_flatten(arguments))
+        )
+    torch.testing.assert_close(network.block_logits(inputs, x0, 4), wanted, rtol=0, atol=0)
+
+
 @pytest.mark.slow
 def test_no_process_group_outlives_the_training(config: Path, tmp_path: Path) -> None:
     """Otherwise its threads sometimes abort the interpreter at exit, with code -6."""
@@ -227,7 +246,7 @@ def test_the_end_of_another_process_is_one_line(config: Path, tmp_path: Path, de
 def test_a_process_group_left_behind_does_not_meet_the_end_of_the_interpreter(
     group: bool, tmp_path: Path
 ) -> None:
-    """Its threads would abort the interpreter in about one of eight runs."""
+    """Threads of a broken group abort the interpreter in about one of eight runs."""
     start = f"init_process_group('gloo', init_method={(tmp_path / 'store').as_uri()!r}, "
     lines = [
         "import atexit, sys",
@@ -240,16 +259,19 @@ def test_a_process_group_left_behind_does_not_meet_the_end_of_the_interpreter(
         f"sys.argv = ['seqdiff', 'evaluate', {str(tmp_path / 'absent')!r}]",
         "code = run()",
         "atexit.register(print, 'code', code)",
+        "atexit.register(sys.stderr.write, 'no newline')",
         "sys.exit(code)",
     ]
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],
         cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 2 and "absent" in done.stderr.splitlines()[-1]
+    *_, error, last = done.stderr.splitlines()
+    assert done.returncode == 2 and "absent" in error and last == "no newline"
     assert done.stdout.splitlines() == ["code 2"] + ["the interpreter ends"] * (not group)
 
 

@@ -13,6 +13,7 @@ of each part needs only the combined output and normaliser.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -419,8 +420,12 @@ def _flex_mask(
     return create_block_mask(seen, rows, None, tokens, tokens, device=str(device))
 
 
-class _Half(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Half:
     """One half of [x_t ; x0], as ``structured_pass`` attends to it.
+
+    It is not a tuple, because FSDP2 of PyTorch 2.10 gives a layer copies of tuples and of the lists
+    in them. The layer must append to the list of ``structured_pass``.
 
     Attributes:
         layout: Layout of the rows.
