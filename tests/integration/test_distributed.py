@@ -165,8 +165,7 @@ def test_every_network_can_be_sharded(net: str, config: Path, tmp_path: Path) ->
 
 def test_layers_of_block_diffusion_may_get_copies_of_their_arguments() -> None:
     """FSDP2 of PyTorch 2.10 flattens the arguments of a layer and builds them again."""
-    sizes: dict[str, int] = {"d_model": 16, "n_layer": 3, "n_heads": 2, "cond_dim": 8}
-    network = Transformer(**sizes, num_embeddings=7, num_logits=6).eval()
+    network = Transformer(16, 3, 2, cond_dim=8, num_embeddings=7, num_logits=6).eval()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     x0 = torch.arange(24).reshape(2, 12) % 6
