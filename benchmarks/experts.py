@@ -63,9 +63,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             return denoiser.log_probs(inputs)[where]
 
     found = experts.terms(inputs.tokens, where)
-    gates = experts.gates[0]
-    parts = gates[0] * found.base + gates[found.seen, None] * found.chain
-    parts = (experts.scale[0] * network() + parts).log_softmax(dim=-1)
+    scale, gate = experts.scale[0, 0].numpy(), experts.gates[0, 1 + found.seen].numpy()
+    functions = experts.scale[0, 1:].numpy(), experts.gates[0, 2 * experts.order + 2 :].numpy()
+    for measure, *values in zip(
+        found.uncertainty.T.numpy(), *(np.split(x, 2) for x in functions), strict=True
+    ):
+        knots = np.linspace(0, 1, len(values[0]))
+        scale, gate = (
+            x + np.interp(measure, knots, y) for x, y in zip((scale, gate), values, strict=True)
+        )
+    scale, gate = (torch.from_numpy(x).float()[:, None] for x in (scale, gate))
+    parts = experts.gates[0, 0] * found.base + gate * found.chain
+    parts = (scale * network() + parts).log_softmax(dim=-1)
     require_same(
         "experts", {"probabilities": predict().exp()}, {"probabilities": parts.exp()}, 1e-4
     )

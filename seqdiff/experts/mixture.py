@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from seqdiff.experts.ngrams import MOST_ORDER, NGramTable, Rows, blocks_of, most_order, smaller
 from seqdiff.ops.ngram_chain import chain_posterior
@@ -28,6 +30,8 @@ FOLDS = 4  # parts of the rows for cross-validation; fewer rows choose no gates
 _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
 _CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of the chain's kernel
 _STEP = 0.1  # standard deviation of the difference between neighbouring gates
+_KNOTS = 9  # of a piecewise linear function from 0 to 1
+_MEASURES = 2  # of uncertainty
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
 # States of a chain before a visible token; before a masked one, and these times the symbols.
 _MOST_STATES, _MOST_CHILDREN = 256, 2**15
@@ -42,9 +46,9 @@ class ExpertsConfig:
     """N-gram tables of the training split, which are mixed with the network after its training.
 
     Attributes:
-        order: Longest context in tokens. Good choices are 10 for DNA, 20 for tens of millions of
-            bases, 5 for characters and bytes, and 2 or 3 for subwords. The saved tables take at
-            most 16 MB; see ``NGramExperts.count`` for what they leave out.
+        order: Longest context in tokens. Good choices are 20 for DNA, 8 for characters, 6 for
+            bytes, and 2 or 3 for subwords. The saved tables take at most 16 MB; see
+            ``NGramExperts.count`` for what they leave out.
     """
 
     order: int = 10
@@ -68,12 +72,15 @@ class Terms(NamedTuple):
     Attributes:
         base: log u, the distribution without context.
         chain: log p - log u, where p is the distribution given the visible tokens.
-        seen: Number of visible tokens nearby, which chooses the gate.
+        seen: Number of visible tokens nearby, which chooses a gate.
+        uncertainty: Two numbers from 0 to 1: the entropy of p divided by log K, and the total
+            variation distance between the distributions of the two chains.
     """
 
     base: Float[Tensor, "N K"]
     chain: Float[Tensor, "N K"]
     seen: Int[Tensor, " N"]
+    uncertainty: Float[Tensor, "N 2"]
 
     @classmethod
     def join(cls, parts: Sequence[Terms]) -> Terms:
@@ -92,82 +99,81 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True)
 class _Problem:
-    """The choice of a scale and of gates, a convex problem that Newton's method solves.
+    """The choice of the coefficients, a convex problem that Newton's method solves.
 
     Attributes:
-        terms: What three of the values multiply at each position: the network's outputs, log u, and
-            the term of the chain.
-        place: The number of each of these values.
+        outputs: Of the network.
+        found: Of the experts.
         targets: Tokens.
         share: Weight of each position; the weights add up to 1.
         fold: The part of the rows to which each position belongs.
         tokens: Number of tokens, against which the prior counts.
-        roots: Rows whose squared products with the values, less their start, are the prior.
-        start: The values of the network alone: the scale, then the gates.
+        runs: Numbers of coefficients of the three terms: the network's outputs, log u, and the term
+            of the chain. Each has several runs, in which neighbours are close.
     """
 
-    terms: Float[Tensor, "N 3 K"]
-    place: Int[Tensor, "N 3"]
+    outputs: Float[Tensor, "N K"]
+    found: Terms
     targets: Int[Tensor, " N"]
     share: Float64[Tensor, " N"]
     fold: Int[Tensor, " N"]
     tokens: float
-    roots: Float64[Tensor, "r P"]
-    start: Float64[Tensor, " P"]
+    runs: tuple[tuple[int, ...], ...]
 
-    @classmethod
-    def of(
-        cls,
-        outputs: Float[Tensor, "N K"],
-        found: Terms,
-        targets: Int[Tensor, " N"],
-        weights: Float[Tensor, " N"],
-        fold: Int[Tensor, " N"],
-        tokens: float,
-        gates: int,
-    ) -> _Problem:
-        """Collect the terms.
+    @property
+    def start(self) -> Float64[Tensor, " P"]:
+        """The values of the network alone: the scale is 1, and the gates are 0."""
+        return self.share.new_tensor([1.0] + [0.0] * (sum(map(sum, self.runs)) - 1))
 
-        Args:
-            outputs: Of the network.
-            found: Of the experts.
-            targets: Tokens.
-            weights: Of the positions.
-            fold: The part of the rows to which each position belongs.
-            tokens: Number of tokens.
-            gates: Number of gates.
-        """
-        scale = torch.zeros_like(targets)
-        place = torch.stack((scale, scale + 1, 1 + found.seen), dim=1)
-        units = torch.eye(1 + gates, dtype=torch.float64, device=outputs.device)
-        roots = torch.cat((units[:3], (units[3:] - units[2:-1]) / _STEP))
-        terms = torch.stack((outputs.float(), found.base.float(), found.chain.float()), dim=1)
-        share = weights.double() / weights.double().sum()
-        start = units[0].clone()
-        return cls(terms, place, targets, share, fold, tokens, roots, start)
+    @property
+    def roots(self) -> Float64[Tensor, "r P"]:
+        """Rows whose squared products with the values, less their start, are the prior."""
+        start = self.start
+        units, roots, first = torch.eye(len(start)).to(start), [], 0
+        for size in (size for run in self.runs for size in run):
+            run = units[first : first + size]
+            roots += [run[:1], (run[1:] - run[:-1]) / _STEP]
+            first += size
+        return torch.cat(roots)
 
     def at(self, values: Float64[Tensor, " P"]) -> _Point:
         """Evaluate the loss and its derivatives, without the prior."""
-        count = len(values)
-        nats, slope = values.new_zeros(FOLDS), values.new_zeros(FOLDS * count)
-        curve = values.new_zeros(FOLDS * count * count)
-        size = max(1, _CHUNK // self.terms[:1].numel()) if len(self.terms) else 1
-        for first in range(0, len(self.terms), size):
-            chunk = slice(first, first + size)
-            terms, place = self.terms[chunk].double(), self.place[chunk]
-            targets, share, fold = self.targets[chunk], self.share[chunk], self.fold[chunk]
-            log_probs = (values[place][:, :, None] * terms).sum(dim=1).log_softmax(dim=-1)
-            nats.index_add_(0, fold, -share * log_probs.gather(1, targets[:, None])[:, 0])
-            scaled = log_probs.exp()[:, None] * terms
-            mean = scaled.sum(dim=2)
-            at_target = terms.gather(2, targets[:, None, None].expand(-1, terms.shape[1], 1))
-            away = share[:, None] * (mean - at_target[:, :, 0])
-            places = fold[:, None] * count + place
-            slope.index_add_(0, places.flatten(), away.flatten())
-            spread = scaled @ terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
-            pairs = places[:, :, None] * count + place[:, None, :]
-            curve.index_add_(0, pairs.flatten(), (share[:, None, None] * spread).flatten())
-        return _Point(values, nats, slope.view(FOLDS, count), curve.view(FOLDS, count, count))
+        count, K = len(values), self.outputs.shape[1]
+        nats, slope = values.new_zeros(FOLDS), values.new_zeros(FOLDS, count)
+        curve = values.new_zeros(FOLDS, count, count)
+        sizes = torch.tensor([sum(run) for run in self.runs])
+        parts = values.split(sizes.tolist())
+        term = torch.arange(3).repeat_interleave(sizes)  # that a value belongs to
+        size = max(1, _CHUNK // (3 * K + count))
+        for n in range(FOLDS):
+            for rows in (self.fold == n).nonzero()[:, 0].split(size):
+                found = Terms(*(column[rows] for column in self.found))
+                outputs, targets = self.outputs[rows].double(), self.targets[rows, None]
+                terms = torch.stack((outputs, found.base.double(), found.chain.double()), dim=1)
+                factors = self._factors(found)
+                of_terms = torch.stack([x @ y for x, y in zip(factors, parts, strict=True)], dim=1)
+                log_probs = (of_terms[:, :, None] * terms).sum(dim=1).log_softmax(dim=-1)
+                share = self.share[rows]
+                nats[n] -= share @ log_probs.gather(1, targets)[:, 0]
+                scaled = log_probs.exp()[:, None] * terms
+                mean = scaled.sum(dim=2)
+                at_target = terms.gather(2, targets[:, None].expand(-1, 3, 1))[:, :, 0]
+                away = share[:, None] * (mean - at_target)
+                spread = scaled @ terms.transpose(1, 2) - mean[:, :, None] * mean[:, None, :]
+                spread = share[:, None, None] * spread
+                slope[n] += torch.cat([x.T @ away[:, i] for i, x in enumerate(factors)])
+                every = torch.cat(factors, dim=1)
+                curve[n] += torch.cat(
+                    [x.T @ (spread[:, i, term] * every) for i, x in enumerate(factors)]
+                )
+        return _Point(values, nats, slope, curve)
+
+    def _factors(self, found: Terms) -> tuple[Float64[Tensor, "n _"], ...]:
+        """What multiplies the coefficients of the scale, of log u, and of the gate."""
+        hats = _hats(found.uncertainty.double())
+        one = torch.ones_like(hats[:, :1])
+        seen = one_hot(found.seen, self.runs[2][0]).double()
+        return torch.cat((one, hats), dim=1), one, torch.cat((seen, hats), dim=1)
 
     def minimum(self, point: _Point, folds: Sequence[int]) -> _Point:
         """Find the values with the least sum of loss and prior.
@@ -178,15 +184,15 @@ class _Problem:
         """
         inside = (self.fold[:, None] == torch.tensor(folds, device=self.fold.device)).any(dim=1)
         share, tokens = float(self.share[inside].sum()), self.tokens * float(inside.double().mean())
-        prior_curve = self.roots.T @ self.roots / tokens
+        start, prior_curve = self.start, self.roots.T @ self.roots / tokens
 
         def loss(point: _Point) -> float:
-            away = point.values - self.start
+            away = point.values - start
             return float(point.nats[folds].sum() / share + away @ prior_curve @ away / 2)
 
         for _ in range(_MOST_STEPS):
             slope = point.slope[folds].sum(dim=0) / share
-            slope = slope + prior_curve @ (point.values - self.start)
+            slope = slope + prior_curve @ (point.values - start)
             step = torch.linalg.solve(point.curve[folds].sum(dim=0) / share + prior_curve, slope)
             gain = float(slope @ step)
             if gain < _SMALL_GAIN:
@@ -209,6 +215,18 @@ def _log(probs: Tensor) -> Tensor:
     return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
+def _distance(one: Float[Tensor, "N K"], two: Float[Tensor, "N K"]) -> Float[Tensor, " N"]:
+    """Total variation distance between distributions."""
+    return (one - two).abs().sum(dim=1) / 2
+
+
+def _hats(uncertainty: Float[Tensor, "N m"]) -> Float[Tensor, "N _"]:
+    """Values of the hat functions, whose sums are all piecewise linear functions of a measure."""
+    places = uncertainty[..., None] * (_KNOTS - 1)
+    knots = torch.arange(_KNOTS, device=places.device)
+    return (1 - (places - knots).abs()).clamp_min(0).flatten(1)
+
+
 class NGramExperts(nn.Module):
     """Mixes the outputs of a network with the predictions of n-gram chains.
 
@@ -218,13 +236,16 @@ class NGramExperts(nn.Module):
     most likely states. One chain reads rows forwards and another backwards, and p is the mean of
     their distributions. The logits of the position are::
 
-        s network + gates[0] log u + gates[i] (log p - log u)
+        s network + c log u + g (log p - log u)
 
-    where u is the distribution without context, and i is the number of visible tokens among the
-    ``order`` ones on each side. The network is trained alone. Afterwards ``fit`` chooses the scale
-    s and the gates. Until then the mixture is the network: the scale is 1 and the gates are 0. The
-    distribution depends on visible tokens only, so all bounds and samplers of the network hold for
-    the mixture. Without the network it is p.
+    where u is the distribution without context, c is a number, and the scale s and the gate g
+    depend on how certain the chains are. Both are sums. Each contains a piecewise linear function
+    of the entropy of p, and one of the total variation distance between the distributions of the
+    two chains. For s, the third summand is a number. For g, it is one of a list of numbers, chosen
+    by how many of the ``order`` tokens on each side are visible. The network is trained alone.
+    Afterwards ``fit`` chooses all these numbers. Until then the mixture is the network: s is 1, and
+    c and g are 0. The distribution depends on visible tokens only, so all bounds and samplers of
+    the network hold for the mixture. Without the network it is p.
 
     An autoregressive model has only the chain that reads forwards. With more than 512 symbols,
     there are too many states. Then each side gives p only the run of visible tokens next to the
@@ -238,6 +259,10 @@ class NGramExperts(nn.Module):
             table holds both directions, and the mixture of a network that is equivariant under the
             reverse complement is so too.
         block_sizes: Sizes of blocks that have gates of their own; empty for one list of gates.
+        scale: For each block size, the numbers of s: the constant, then the values of both
+            functions at 9 evenly spaced places from 0 to 1.
+        gates: For each block size, c and the numbers of g: those of the list, then the values of
+            both functions.
     """
 
     scale: Tensor
@@ -263,11 +288,19 @@ class NGramExperts(nn.Module):
         self.complement = None if complement is None else tuple(complement)
         self.block_sizes = tuple(block_sizes)
         lists = max(1, len(self.block_sizes))
-        self.register_buffer("scale", torch.ones(lists))
-        self.register_buffer("gates", torch.zeros(lists, 2 * config.order + 1))
+        scale, unigram, gates = map(sum, self._runs)
+        self.register_buffer("scale", torch.zeros(lists, scale))
+        self.register_buffer("gates", torch.zeros(lists, unigram + gates))
+        self.scale[:, 0] = 1
         self._tables: tuple[NGramTable, NGramTable] | None = None
         self._state = torch.empty(0, dtype=torch.uint8)
         self._parts: Literal["both", "network", "experts"] = "both"
+
+    @property
+    def _runs(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of coefficients, see ``_Problem.runs``."""
+        functions = (_KNOTS,) * _MEASURES
+        return (1, *functions), (1,), (2 * self.order + 1, *functions)
 
     @property
     def counted(self) -> bool:
@@ -377,9 +410,14 @@ class NGramExperts(nn.Module):
         if self.alone:
             return (found.base + found.chain).view(outputs.shape).to(outputs.dtype)
         place = self.block_sizes.index(block_size) if self.block_sizes else 0
-        scale, gates = self.scale[place], self.gates[place]
-        logits = gates[0] * found.base + gates[found.seen, None] * found.chain
-        return scale * outputs.to(logits.dtype) + logits.view(outputs.shape)
+        hats, scales, gates = _hats(found.uncertainty), self.scale[place], self.gates[place]
+        functions = 2 * self.order + 2  # where the values of the functions begin
+        # Not by matrix products, which autocast would round.
+        scale = scales[0] + (scales[1:] * hats).sum(dim=1)
+        gate = gates[1 + found.seen] + (gates[functions:] * hats).sum(dim=1)
+        logits = gates[0] * found.base + gate[:, None] * found.chain
+        scaled = scale[:, None] * outputs.view(logits.shape).to(logits.dtype)
+        return (scaled + logits).view(outputs.shape)
 
     @torch.no_grad()
     def terms(
@@ -409,7 +447,7 @@ class NGramExperts(nn.Module):
         b, i = where.nonzero().unbind(dim=1)
         base = self._base().log().expand(len(b), -1)
         if not len(b):
-            return Terms(base, base, b)
+            return Terms(base, base, b, base.new_zeros(0, _MEASURES))
         steps = torch.arange(1, self.order + 1, device=tokens.device)
         before = i[:, None] - steps
         left = tokens[b[:, None], before.clamp_min(0)]
@@ -419,7 +457,7 @@ class NGramExperts(nn.Module):
         left_known = (before >= absent) & (left < self.vocab_size)
         if context == "prefix":
             probs, run = self._after_run(self._tables[0], left, left_known)
-            return Terms(base, _log(probs) - base, run)
+            return self._terms_of(base, _log(probs), run, torch.zeros_like(probs[:, 0]))
         after = i[:, None] + steps
         inside = after < tokens.shape[1]
         if context == "block":
@@ -434,12 +472,27 @@ class NGramExperts(nn.Module):
                 other = torch.tensor((*self.complement, self.vocab_size), device=right.device)
                 two, right_run = self._after_run(self._tables[1], other[right], right_known)
                 two = two[:, list(self.complement)]
-            return Terms(base, _log(one) + _log(two) - 2 * base, left_run + right_run)
+            log_probs = _log(one) + _log(two) - base
+            return self._terms_of(base, log_probs, left_run + right_run, _distance(one, two))
         blocks = block_size if context == "block" else None
-        probs = self._posterior(tokens, where, clean, blocks, absent)
-        probs = torch.where((tokens[b, i] < self.vocab_size)[:, None], base.exp(), probs)
+        both = self._posterior(tokens, where, clean, blocks, absent)
+        visible = (tokens[b, i] < self.vocab_size)[:, None, None]
+        one, two = torch.where(visible, base.exp()[:, None], both).unbind(dim=1)
         seen = left_known.sum(dim=1) + right_known.sum(dim=1)
-        return Terms(base, _log(probs) - base, seen)
+        return self._terms_of(base, _log((one + two) / 2), seen, _distance(one, two))
+
+    def _terms_of(
+        self,
+        base: Float[Tensor, "N K"],
+        log_probs: Float[Tensor, "N K"],
+        seen: Int[Tensor, " N"],
+        distance: Float[Tensor, " N"],
+    ) -> Terms:
+        """Put together what was found; the probabilities may not add up to 1."""
+        normal = log_probs.log_softmax(dim=-1)
+        entropy = -(normal.exp() * normal).sum(dim=1) / math.log(max(2, self.vocab_size))
+        uncertainty = torch.stack((entropy, distance), dim=1).clamp(0, 1)
+        return Terms(base, log_probs - base, seen, uncertainty)
 
     def _base(self) -> Float[Tensor, " K"]:
         """The distribution without context."""
@@ -461,8 +514,8 @@ class NGramExperts(nn.Module):
         clean: Int[Tensor, "B L"] | None,
         block_size: int | None,
         absent: int,
-    ) -> Float[Tensor, "N K"]:
-        """Mean of the distributions in both chains, given the tokens that a position may see.
+    ) -> Float[Tensor, "N 2 K"]:
+        """Distributions in both chains, given the tokens that a position may see.
 
         A block and the ``order`` clean tokens before it are a row of its own. If these are known,
         tokens further away make no difference in either chain. A row that would take too much
@@ -503,8 +556,8 @@ class NGramExperts(nn.Module):
 
     def _both(
         self, rows: Int[Tensor, "R L"], start: Int[Tensor, " R"], stop: Int[Tensor, " R"]
-    ) -> Float[Tensor, "R L K"]:
-        """Mean of the distributions in both chains, from ``start`` to ``stop`` of each row."""
+    ) -> Float[Tensor, "R L 2 K"]:
+        """Distributions in both chains, from ``start`` to ``stop`` of each row."""
         assert self._tables is not None
         K, length = self.vocab_size, rows.shape[1]
         rows, start, stop = rows.cpu(), start.cpu(), stop.cpu()
@@ -519,8 +572,8 @@ class NGramExperts(nn.Module):
             two = chain_posterior(backward, other[part], *turned, *self._beams).flip(1)
             if self.complement is not None:
                 two = two[..., list(self.complement)]
-            found.append((one + two) / 2)
-        probs = torch.cat(found) if found else torch.zeros(0, length, K)
+            found.append(torch.stack((one, two), dim=2))
+        probs = torch.cat(found) if found else torch.zeros(0, length, 2, K)
         return probs.to(self.gates.device, self._base().dtype)
 
     def fit(
@@ -533,12 +586,13 @@ class NGramExperts(nn.Module):
         num_tokens: int,
         block_size: int = 1,
     ) -> tuple[float, float]:
-        """Choose the scale and the gates that predict tokens best.
+        """Choose the numbers of the scale and of the gates that predict tokens best.
 
         The loss is convex in them. Their prior is Gaussian, so that few tokens choose little: its
         standard deviation is 1 around the network alone, and .1 for the difference of neighbouring
-        gates. Cross-validation over four parts of the rows decides whether they are used: if they
-        do not help on rows that they were not chosen on, the mixture stays the network.
+        numbers of a list or function. Cross-validation over four parts of the rows decides whether
+        they are used: if they do not help on rows that they were not chosen on, the mixture stays
+        the network.
 
         Args:
             outputs: Of the network, at positions that it was not trained on.
@@ -556,8 +610,8 @@ class NGramExperts(nn.Module):
         found_rows, rows = rows.unique(return_inverse=True)
         order = torch.randperm(len(found_rows), generator=torch.Generator().manual_seed(0))
         fold = (order % FOLDS)[rows.cpu()].to(rows.device)
-        tokens, gates = float(num_tokens), self.gates.shape[1]
-        problem = _Problem.of(outputs, found, targets, weights, fold, tokens, gates)
+        share = weights.double() / weights.double().sum()
+        problem = _Problem(outputs, found, targets, share, fold, float(num_tokens), self._runs)
         start = problem.at(problem.start)
         values, before = start.values, float(start.nats.sum())
         after = before
@@ -570,8 +624,8 @@ class NGramExperts(nn.Module):
             if unseen < before:
                 values, after = best.values, unseen
         place = self.block_sizes.index(block_size) if self.block_sizes else 0
-        self.scale[place] = values[0]
-        self.gates[place] = values[1:]
+        sizes = self.scale.shape[1], self.gates.shape[1]
+        self.scale[place], self.gates[place] = values.split(sizes)
         return before, after
 
     @contextmanager

@@ -125,7 +125,8 @@ def load_weights(path: Path, denoiser: Denoiser, tokenizer: str) -> None:
     again = ""
     if denoiser.experts is not None:
         again = f"seqdiff train --resume {path.parent} --experts.order {denoiser.experts.order}"
-    if f"{_EXPERTS}left" in weights and again:
+    scale = weights.get(f"{_EXPERTS}scale")
+    if again and (f"{_EXPERTS}left" in weights or (scale is not None and scale.dim() == 1)):
         raise ValueError(
             f"{path} must have n-gram experts of this version, got older ones; count them again: "
             f"{again}"

@@ -350,7 +350,7 @@ def test_damaged_tables_are_found_or_the_same() -> None:
 def test_empty_rows_have_no_terms(context: mixture.Context) -> None:
     experts, empty = count(some_rows(40)), torch.zeros(2, 0, dtype=torch.int64)
     terms = experts.terms(empty, None, context=context, block_size=3)
-    assert [part.shape for part in terms] == [(0, K), (0, K), (0,)]
+    assert [part.shape for part in terms] == [(0, K), (0, K), (0,), (0, 2)]
 
 
 def chain_by_hand(
@@ -370,24 +370,43 @@ def by_hand(
     rows: np.ndarray,
     x: Sequence[int],
     i: int,
-    *,
-    alone: bool = False,
+    outputs: np.ndarray | None,
 ) -> np.ndarray:
-    """Log-probabilities at a position that sees the visible tokens of a row."""
+    """Log-probabilities at a position that sees the visible tokens of a row.
+
+    They are those of the mixture with the outputs of a network, or of the experts alone.
+    """
     forward, backward = tables(experts)
     strands = experts.complement is not None
     ahead, back = words(rows, both_strands=strands), words(rows[:, ::-1], both_strands=strands)
-    base = np.log(expected(ahead, numbers(forward), ()))
-    if x[i] < K:
-        log_probs = base
-    else:
+    one = two = expected(ahead, numbers(forward), ())
+    base = np.log(one)
+    if x[i] == K:
         one = chain_by_hand(ahead, forward, x, i)
         two = chain_by_hand(back, backward, x[::-1], len(x) - 1 - i)
-        log_probs = np.log((one + two) / 2)
     near = [*x[max(0, i - ORDER) : i], *x[i + 1 : i + 1 + ORDER]]
-    gates = np.ones(2 * ORDER + 1) if alone else experts.gates[0].numpy()
-    logits = gates[0] * base + gates[sum(token < K for token in near)] * (log_probs - base)
+    logits = np.log((one + two) / 2)
+    if outputs is not None:
+        seen = sum(token < K for token in near)
+        scale, unigram, gate = coefficients(experts, one, two, seen)
+        logits = scale * outputs + unigram * base + gate * (logits - base)
     return logits - np.logaddexp.reduce(logits)
+
+
+def coefficients(
+    experts: NGramExperts, one: np.ndarray, two: np.ndarray, seen: int
+) -> tuple[float, float, float]:
+    """What the outputs, log u, and log p - log u are multiplied by."""
+    p, knots = (one + two) / 2, np.linspace(0, 1, 9)
+    measures = -(p * np.log(p)).sum() / np.log(len(p)), np.abs(one - two).sum() / 2
+    scales, gates = experts.scale[0].numpy(), experts.gates[0].numpy()
+    scale, gate = scales[0], gates[1 + seen]
+    for measure, of_scale, of_gate in zip(
+        measures, scales[1:].reshape(2, 9), gates[2 + 2 * ORDER :].reshape(2, 9), strict=True
+    ):
+        scale += np.interp(measure, knots, of_scale)
+        gate += np.interp(measure, knots, of_gate)
+    return scale, gates[0], gate
 
 
 @pytest.mark.parametrize("complement", [False, True])
@@ -397,15 +416,17 @@ def test_the_mixture_is_that_of_the_network_and_both_chains(complement: bool) ->
     experts = count(rows, complement=complement)
     visible = torch.tensor(some_rows(6, seed=1))
     where = visible == K
+    for measure in experts.terms(visible, where).uncertainty.unbind(dim=1):
+        assert float(measure.max() - measure.min()) > 0.1, "they pass some knots"
     outputs = torch.randn(int(where.sum()), K)
-    found = (experts(outputs, visible, where) - experts.scale * outputs).log_softmax(dim=-1)
+    found = experts(outputs, visible, where).log_softmax(dim=-1)
     with experts.only("experts"):
         alone = experts(outputs, visible, where).log_softmax(dim=-1)
-    for (b, i), row, single in zip(where.nonzero().tolist(), found, alone, strict=True):
-        wanted = by_hand(experts, rows, visible[b].tolist(), i)
-        np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
-        wanted = by_hand(experts, rows, visible[b].tolist(), i, alone=True)
-        np.testing.assert_allclose(single.numpy(), wanted, atol=1e-5)
+    for n, (b, i) in enumerate(where.nonzero().tolist()):
+        wanted = by_hand(experts, rows, visible[b].tolist(), i, outputs[n].numpy())
+        np.testing.assert_allclose(found[n].numpy(), wanted, atol=1e-5)
+        wanted = by_hand(experts, rows, visible[b].tolist(), i, None)
+        np.testing.assert_allclose(alone[n].numpy(), wanted, atol=1e-5)
 
 
 def test_masked_diffusion_by_a_chain_has_the_bound_of_the_chain() -> None:
@@ -879,6 +900,7 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
 ) -> None:
     """Of the same loss by hand, in float64; the prior keeps gates of absent runs at 0."""
     monkeypatch.setattr(mixture, "_CHUNK", 500)
+    monkeypatch.setattr(mixture, "_KNOTS", 3)
     experts = count(some_rows(40), complement=complement and context == "row")
     x0, where, outputs, weights, rows = fit_case(context)
     visible = x0 if context == "prefix" else x0.masked_fill(where, K)
@@ -886,10 +908,12 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
     targets, tokens = x0[where], 300
     before, after = experts.fit(outputs, terms, targets, weights, rows, tokens)
 
-    start = np.zeros(2 * ORDER + 2)
+    runs = (1, 3, 3, 1, 2 * ORDER + 1, 3, 3)
+    places = np.cumsum((0, *runs))
+    start = np.zeros(sum(runs))
     start[0] = 1
     f, u, p = (x.double().numpy() for x in (outputs, terms.base, terms.chain))
-    seen = terms.seen.numpy()
+    seen, measures = terms.seen.numpy(), terms.uncertainty.double().numpy()
     heavy = weights.double().numpy()
     distinct, rows = rows.unique(return_inverse=True)
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0))
@@ -897,23 +921,32 @@ def test_the_fit_is_the_optimum_that_another_optimiser_finds(
     every = np.ones_like(fold, dtype=bool)
 
     def nats(values: np.ndarray, chosen: np.ndarray) -> float:
-        gates = values[1:]
-        logits = values[0] * f + gates[0] * u + gates[seen][:, None] * p
+        number, by_entropy, by_distance, unigram, *gates = np.split(values, places[1:-1])
+        scale, gate = number[0], gates[0][seen]
+        for measure, of_scale, of_gate in zip(
+            measures.T, (by_entropy, by_distance), gates[1:], strict=True
+        ):
+            scale = scale + np.interp(measure, (0, 0.5, 1), of_scale)
+            gate = gate + np.interp(measure, (0, 0.5, 1), of_gate)
+        logits = scale[:, None] * f + unigram[0] * u + gate[:, None] * p
         lost = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(f)), targets.numpy()]
         return float((chosen * heavy * lost).sum() / heavy.sum())
 
     def optimum(chosen: np.ndarray, weight: float = 1.0) -> np.ndarray:
         def loss(values: np.ndarray) -> float:
-            prior = float(((values - start)[:3] ** 2).sum())
-            prior += float((np.diff(values[2:]) ** 2).sum()) / 0.1**2
+            away = values - start
+            prior = float((away[places[:-1]] ** 2).sum())
+            prior += sum(
+                float((np.diff(run) ** 2).sum()) / 0.1**2 for run in np.split(away, places[1:-1])
+            )
             shown = float((heavy * chosen).sum() / heavy.sum())
             return nats(values, chosen) / shown + weight * prior / (2 * tokens * chosen.mean())
 
         return minimize(loss, start, method="BFGS", options={"gtol": 1e-7}).x
 
     best = optimum(every)
-    np.testing.assert_allclose(experts.scale.numpy(), best[:1], atol=1e-4)
-    np.testing.assert_allclose(experts.gates[0].numpy(), best[1:], atol=1e-4)
+    np.testing.assert_allclose(experts.scale[0].numpy(), best[:7], atol=1e-4)
+    np.testing.assert_allclose(experts.gates[0].numpy(), best[7:], atol=1e-4)
     assert before == pytest.approx(nats(start, every), abs=1e-5)
     unseen = sum(nats(optimum(fold != n), fold == n) for n in range(4))
     assert after == pytest.approx(unseen, abs=1e-5)
@@ -930,15 +963,20 @@ def test_the_fit_of_a_network_that_is_sure_and_wrong_is_an_optimum() -> None:
     outputs = 40 * torch.eye(K)[torch.randint(K, targets.shape)]
     terms = experts.terms(x0.masked_fill(where, K), where)
     fold = torch.arange(len(targets)) % mixture.FOLDS
-    problem = mixture._Problem.of(outputs, terms, targets, weights, fold, 1e6, 2 * ORDER + 1)
+    share = weights.double() / weights.double().sum()
+    problem = mixture._Problem(outputs, terms, targets, share, fold, 1e6, experts._runs)
     start = problem.at(problem.start)
     values = problem.minimum(start, range(mixture.FOLDS)).values.requires_grad_()
-    found = (values[problem.place][:, :, None] * problem.terms).sum(dim=1).log_softmax(dim=-1)
-    loss = -(problem.share * found.gather(1, targets[:, None])[:, 0]).sum()
+    hats = mixture._hats(terms.uncertainty.double())
+    scale, unigram, gates = values[0] + hats @ values[1:19], values[19], values[20:]
+    gate = gates[terms.seen] + hats @ gates[2 * ORDER + 1 :]
+    found = scale[:, None] * outputs + unigram * terms.base + gate[:, None] * terms.chain
+    found = found.log_softmax(dim=-1)
+    loss = -(share * found.gather(1, targets[:, None])[:, 0]).sum()
     loss = loss + (problem.roots @ (values - problem.start)).square().sum() / 2e6
     (slope,) = torch.autograd.grad(loss, values)
     assert float(slope.abs().max()) < 1e-6
-    assert float(loss) < float(start.nats.sum()) - 1
+    assert float(loss.detach()) < float(start.nats.sum()) - 1
 
 
 def fit_noise(rows: int, seed: int) -> tuple[float, float, NGramExperts]:
@@ -965,7 +1003,7 @@ def test_gates_that_do_not_help_on_other_rows_stay_closed() -> None:
     terms, none = empty.terms(nothing, nothing < K), torch.zeros(0, dtype=torch.int64)
     assert empty.fit(torch.zeros(0, K), terms, none, torch.zeros(0), none, 0) == (0.0, 0.0)
     for experts in (*refused, too_few, empty):
-        assert torch.equal(experts.scale, torch.ones(1))
+        assert experts.scale[0].tolist() == [1.0, *[0.0] * 18]
         assert float(experts.gates.abs().max()) == 0
 
 
@@ -993,15 +1031,15 @@ def test_blocks_see_clean_blocks_before_them_and_masks_of_their_own() -> None:
     experts, size = count(rows), 4
     clean, visible = torch.tensor(some_rows(6, seed=1)), torch.tensor(some_rows(6, seed=2))
     where = visible == K
-    zero = torch.zeros(int(where.sum()), K)
+    outputs = torch.randn(int(where.sum()), K)
     arguments = {"context": "block", "clean": clean, "block_size": size}
     with torch.no_grad():
-        found = experts(zero, visible, where, **arguments).log_softmax(dim=-1)
-    for (b, i), row in zip(where.nonzero().tolist(), found, strict=True):
+        found = experts(outputs, visible, where, **arguments).log_softmax(dim=-1)
+    for (b, i), row, own in zip(where.nonzero().tolist(), found, outputs, strict=True):
         begin = i // size * size
         seen = [*clean[b, :begin].tolist(), *visible[b, begin : begin + size].tolist()]
         near = seen[max(0, begin - ORDER) :]
-        wanted = by_hand(experts, rows, near, i - begin + min(begin, ORDER))
+        wanted = by_hand(experts, rows, near, i - begin + min(begin, ORDER), own.numpy())
         np.testing.assert_allclose(row.numpy(), wanted, atol=1e-5)
 
 
@@ -1010,16 +1048,17 @@ def test_autoregressive_models_see_what_is_before() -> None:
     experts = count(rows)
     tokens = torch.tensor(some_rows(6, seed=1))
     with torch.no_grad():
-        outputs = torch.zeros(*tokens.shape, K)
+        outputs = torch.randn(*tokens.shape, K)
         found = experts(outputs, tokens, None, context="prefix").log_softmax(dim=-1)
     forward, _ = tables(experts)
-    ahead, gates = words(rows), experts.gates[0].numpy()
+    ahead = words(rows)
     base = np.log(expected(ahead, numbers(forward), ()))
     for b, i in itertools.product(range(6), range(LENGTH)):
         run = tuple(tokens[b, :i].tolist())[-ORDER:] if i else ()
         run = run[len(run) - next((j for j, t in enumerate(run[::-1]) if t == K), len(run)) :]
-        after = np.log(expected(ahead, numbers(forward), run))
-        wanted = gates[0] * base + gates[len(run)] * (after - base)
+        after = expected(ahead, numbers(forward), run)
+        scale, unigram, gate = coefficients(experts, after, after, len(run))
+        wanted = scale * outputs[b, i].numpy() + unigram * base + gate * (np.log(after) - base)
         wanted -= np.logaddexp.reduce(wanted)
         np.testing.assert_allclose(found[b, i].numpy(), wanted, atol=1e-5)
 

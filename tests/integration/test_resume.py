@@ -376,15 +376,20 @@ def test_experts_follow_a_finished_run(config: Path, tmp_path: Path, fails) -> N
     assert experts is not None and experts.counted
 
 
+@pytest.mark.parametrize("version", ["sides", "one scale"])
 def test_experts_of_an_older_version_are_named_and_counted_again(
-    config: Path, tmp_path: Path, fails
+    config: Path, tmp_path: Path, fails, version: str
 ) -> None:
-    """They had gates for the length of each side."""
+    """They had gates for the length of each side, and later one scale."""
     run = tmp_path / "run"
     command = ["train", str(config), "--trainer.max_steps=2", "--experts.order=2"]
     assert main([*command, f"--output={run}"]) == 0
     weights = load_file(run / "model.safetensors")
-    weights["experts.left"] = weights.pop("experts.gates")[:, :3].contiguous()
+    if version == "sides":
+        weights["experts.left"] = weights.pop("experts.gates")[:, :3].contiguous()
+    else:
+        weights["experts.scale"] = weights["experts.scale"][:, 0].contiguous()
+        weights["experts.gates"] = weights["experts.gates"][:, :5].contiguous()
     save_file(weights, run / "model.safetensors")
     said = fails(["evaluate", str(run)])
     assert "must have n-gram experts of this version, got older ones; count them again" in said
