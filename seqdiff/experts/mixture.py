@@ -29,7 +29,7 @@ _PARTS = 8  # of the training split; each is predicted from the others to choose
 FOLDS = 4  # parts of the rows for cross-validation; fewer rows choose no gates
 _MOST_STEPS, _SHORTEST, _SMALL_GAIN = 50, 2.0**-20, 1e-14  # of Newton's method
 _CHUNK = 2**22  # numbers at a time: while gates are chosen, and in a call of the chain's kernel
-_STEP = 0.1  # standard deviation of the difference between neighbouring gates
+_STEP = 0.03  # standard deviation of the difference of neighbours in a list or function
 _KNOTS = 9  # of a piecewise linear function from 0 to 1
 _MEASURES = 2  # of uncertainty
 _MOST_SYMBOLS = 512  # whose chains are followed through masked tokens
@@ -67,12 +67,12 @@ class ExpertsConfig:
 
 
 class Terms(NamedTuple):
-    """What the experts say at N positions: the terms that the gates multiply.
+    """What the experts say at N positions: terms of the mixture, and what their weights depend on.
 
     Attributes:
         base: log u, the distribution without context.
         chain: log p - log u, where p is the distribution given the visible tokens.
-        seen: Number of visible tokens nearby, which chooses a gate.
+        seen: Number of visible tokens nearby, which chooses a summand of the gate.
         uncertainty: Two numbers from 0 to 1: the entropy of p divided by log K, and the total
             variation distance between the distributions of the two chains.
     """
@@ -109,7 +109,7 @@ class _Problem:
         fold: The part of the rows to which each position belongs.
         tokens: Number of tokens, against which the prior counts.
         runs: Numbers of coefficients of the three terms: the network's outputs, log u, and the term
-            of the chain. Each has several runs, in which neighbours are close.
+            of the chain. Each has one or several runs, in which neighbours are close.
     """
 
     outputs: Float[Tensor, "N K"]
@@ -221,7 +221,7 @@ def _distance(one: Float[Tensor, "N K"], two: Float[Tensor, "N K"]) -> Float[Ten
 
 
 def _hats(uncertainty: Float[Tensor, "N m"]) -> Float[Tensor, "N _"]:
-    """Values of the hat functions, whose sums are all piecewise linear functions of a measure."""
+    """Values of the hat functions, whose weighted sums are the piecewise linear functions."""
     places = uncertainty[..., None] * (_KNOTS - 1)
     knots = torch.arange(_KNOTS, device=places.device)
     return (1 - (places - knots).abs()).clamp_min(0).flatten(1)
@@ -240,12 +240,14 @@ class NGramExperts(nn.Module):
 
     where u is the distribution without context, c is a number, and the scale s and the gate g
     depend on how certain the chains are. Both are sums. Each contains a piecewise linear function
-    of the entropy of p, and one of the total variation distance between the distributions of the
-    two chains. For s, the third summand is a number. For g, it is one of a list of numbers, chosen
-    by how many of the ``order`` tokens on each side are visible. The network is trained alone.
-    Afterwards ``fit`` chooses all these numbers. Until then the mixture is the network: s is 1, and
-    c and g are 0. The distribution depends on visible tokens only, so all bounds and samplers of
-    the network hold for the mixture. Without the network it is p.
+    of the entropy of p divided by log K, and one of the total variation distance between the
+    distributions of the two chains. For s, the third summand is a number. For g, it is one of a
+    list of numbers, chosen by how many of the ``order`` tokens on each side are visible.
+
+    The network is trained alone. Afterwards ``fit`` chooses all these numbers. Until then the
+    mixture is the network: s is 1, and c and g are 0. The distribution depends on visible tokens
+    only, so all bounds and samplers of the network hold for the mixture. Without the network it is
+    p.
 
     An autoregressive model has only the chain that reads forwards. With more than 512 symbols,
     there are too many states. Then each side gives p only the run of visible tokens next to the
@@ -258,7 +260,7 @@ class NGramExperts(nn.Module):
         complement: Complement of each token if both strands are counted, else ``None``. Then one
             table holds both directions, and the mixture of a network that is equivariant under the
             reverse complement is so too.
-        block_sizes: Sizes of blocks that have gates of their own; empty for one list of gates.
+        block_sizes: Sizes of blocks that each have a scale and a gate; empty for one of both.
         scale: For each block size, the numbers of s: the constant, then the values of both
             functions at 9 evenly spaced places from 0 to 1.
         gates: For each block size, c and the numbers of g: those of the list, then the values of
@@ -416,7 +418,7 @@ class NGramExperts(nn.Module):
         scale = scales[0] + (scales[1:] * hats).sum(dim=1)
         gate = gates[1 + found.seen] + (gates[functions:] * hats).sum(dim=1)
         logits = gates[0] * found.base + gate[:, None] * found.chain
-        scaled = scale[:, None] * outputs.view(logits.shape).to(logits.dtype)
+        scaled = scale[:, None] * outputs.reshape(logits.shape).to(logits.dtype)
         return (scaled + logits).view(outputs.shape)
 
     @torch.no_grad()
@@ -586,10 +588,10 @@ class NGramExperts(nn.Module):
         num_tokens: int,
         block_size: int = 1,
     ) -> tuple[float, float]:
-        """Choose the numbers of the scale and of the gates that predict tokens best.
+        """Choose the numbers of the scale and of the gate that predict tokens best.
 
         The loss is convex in them. Their prior is Gaussian, so that few tokens choose little: its
-        standard deviation is 1 around the network alone, and .1 for the difference of neighbouring
+        standard deviation is 1 around the network alone, and .03 for the difference of neighbouring
         numbers of a list or function. Cross-validation over four parts of the rows decides whether
         they are used: if they do not help on rows that they were not chosen on, the mixture stays
         the network.

@@ -94,7 +94,7 @@ def test_gates_minimise_the_bound_of_the_mixture(kind: str) -> None:
         numbers = torch.cat((experts.scale[place], experts.gates[place]))
         prior = -2 * numbers[0] + 1  # completes the square of the scale's distance from 1
         for run in numbers.split((1, 9, 9, 1, 5, 9, 9)):
-            prior = prior + run[0].square() + (run.diff() / 0.1).square().sum()
+            prior = prior + run[0].square() + (run.diff() / 0.03).square().sum()
         costs = [draw.weight @ sized.nats(*draw[:3])[draw.where] for draw in draws]
         weights = sum(float(draw.weight.sum()) for draw in draws)
         loss = torch.stack(costs).sum() / weights + prior / (2 * tokens)
