@@ -330,8 +330,12 @@ def report(name: str, unit: str, entries: Sequence[Entry]) -> dict[str, Any]:
         found[recipe] = {"bounds": bounds, "difference": gap, "standard_error": error}
         for part in ("network", "experts"):
             if part in results[0]:
-                parts = [scale * float(one[part].sum() / tokens) for one in results]
+                alone = [{"nats": one[part], "tokens": one["tokens"]} for one in results]
+                parts = [scale * float(one["nats"].sum() / tokens) for one in alone]
                 found[recipe][f"{part}_alone"] = parts
+                part_gap, part_error = (scale * value for value in compare(alone, reference))
+                found[recipe][f"{part}_alone_difference"] = part_gap
+                found[recipe][f"{part}_alone_standard_error"] = part_error
         shown = "" if results is reference else f"{gap:+.4f} ± {error:.4f}"
         parts = [
             f"{np.mean(found[recipe][key]):.4f}" if key in found[recipe] else ""

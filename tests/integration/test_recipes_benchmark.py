@@ -118,7 +118,10 @@ def test_a_race(world: Path, tmp_path: Path, capsys) -> None:
     for name in ("short / first", "counts"):
         gap = found[name]["bounds"][0] - found["before"]["bounds"][0]
         assert found[name]["difference"] == pytest.approx(gap)
-    assert set(found["counts"]) >= {"network_alone", "experts_alone"}
+    for part in ("network_alone", "experts_alone"):
+        gap = found["counts"][part][0] - found["before"]["bounds"][0]
+        assert found["counts"][f"{part}_difference"] == pytest.approx(gap)
+        assert found["counts"][f"{part}_standard_error"] > 0
     runs = tmp_path / "work" / "toy" / "800-tokens"
     configs = [
         yaml.safe_load((runs / part / "run.yaml").read_text())

@@ -12,8 +12,10 @@ from nbclient.exceptions import CellTimeoutError
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 
-# Numbers of training steps in the code cells.
-_LENGTHS = re.compile(r"((?:max_steps|val_check_interval|warmup_steps)[\W]{1,8}?)(\d+)\b")
+# Numbers of steps of training and sampling, and of characters to evaluate, in the code cells.
+_LENGTHS = re.compile(
+    r"((?:(?:max|num|warmup)_steps|val_check_interval|lines\.read)[\W]{1,8}?)(\d[\d_]*)\b"
+)
 
 
 def _shorter(found: re.Match[str]) -> str:
@@ -62,7 +64,7 @@ def test_they_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fifth of the training shows that all cells run; ``make notebooks`` runs all of it."""
+    """A fifth of the steps and texts shows that all cells run; ``make notebooks`` runs all."""
     monkeypatch.setenv("SEQDIFF_DATA", str(real_data))
     # The threads of two tests would wait for each other on the same cores.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

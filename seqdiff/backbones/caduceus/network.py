@@ -179,7 +179,7 @@ class MambaNetwork(Backbone):
 class _Bidirectional(MambaNetwork):
     """A network whose blocks run in both directions."""
 
-    block: type[CaduceusBlock] = CaduceusBlock
+    block: type[CaduceusBlock] = CaduceusBlock  # class of the layers
 
     def add_layers(self, backend: str) -> None:
         """Build ``layers`` and draw the initial weights of the embedding and the layers."""
