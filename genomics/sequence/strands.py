@@ -107,5 +107,7 @@ def masked_log_probs(
 
 
 def _reads_strands_alike(denoiser: Denoiser) -> bool:
-    """Return whether both strands have the same distributions; tables of experts read one."""
-    return denoiser.backbone.strands == STRANDS and denoiser.experts is None
+    """Return whether both strands have the same distributions."""
+    experts = denoiser.experts
+    counted = experts is None or experts.complement is not None  # on both strands
+    return denoiser.backbone.strands == STRANDS and counted
