@@ -49,8 +49,8 @@ def variants(
             quotes, writes parts of 100,000 rows.
         vcf_out: Copy of the VCF files to write, with the scores as INFO fields; plain .vcf, or
             bgzip if it ends in .vcf.gz.
-        score: marginal takes 1 or 2 network passes per site; likelihood takes 64 per site and 64 per
-            ALT; default: both, or likelihood for a run with other noise than masks.
+        score: marginal takes 1 or 2 network passes per site; likelihood takes 64 per site and 64
+            per ALT; default: both, or likelihood for a run with other noise than masks.
         window: Bases of the window around a variant; default: the length of a training row.
         spacing: Mask variants at least this many bases apart together in windows that they share,
             which is faster for dense variants and approximate; with --score marginal only;
