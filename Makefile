@@ -26,7 +26,7 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --durations 20 -m 'not slow'
 
 slow: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations 40 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations 20 -m slow
 
 # 10,000 damaged files and 100 killed commands, in about an hour; see tests/faults/torture.py.
 torture: setup
