@@ -39,7 +39,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 wheel: setup
 	rm -rf dist
