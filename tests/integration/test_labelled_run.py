@@ -66,7 +66,7 @@ def labelled(data: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labelled")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEQDIFF_CACHE", str(folder / "cache"))
-        # Muon's default rate is for thousands of steps.
+        # The rate of fasta.yaml is for thousands of steps.
         steps = ("--trainer.max_steps=150", "--optim.muon_lr=0.02")
         assert train(folder / "run", *steps, *data) == 0
     return folder / "run"
